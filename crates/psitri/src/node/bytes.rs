@@ -1,0 +1,304 @@
+//! Byte work shared by the codecs: unaligned little-endian loads, big-endian key heads, fingerprints, comparisons.
+//!
+//! Thread safety: pure functions.
+//!
+//! Invariants the callers of the `unsafe` functions uphold:
+//! (1) the bytes named in each function's safety section lie inside one live allocation.
+//!
+//! Key *heads*: the first 8 bytes of a key as a big-endian integer, zero-filled. Heads order like keys; equal heads decide nothing
+//! because of the zero fill.
+// Unsafe: loads without bounds checks from validated images; searches are the hottest code of the product.
+#![allow(unsafe_code)]
+
+use std::cmp::Ordering;
+
+/// # Safety
+/// (1): `at` points to 2 readable bytes.
+#[inline(always)]
+pub(super) unsafe fn load_u16(at: *const u8) -> usize {
+    // SAFETY: (1), and read_unaligned needs no alignment.
+    u16::from_le(unsafe { at.cast::<u16>().read_unaligned() }) as usize
+}
+
+/// # Safety
+/// (1): `at` points to 4 readable bytes.
+#[inline(always)]
+pub(super) unsafe fn load_u32(at: *const u8) -> u32 {
+    // SAFETY: (1), and read_unaligned needs no alignment.
+    u32::from_le(unsafe { at.cast::<u32>().read_unaligned() })
+}
+
+/// # Safety
+/// (1): `at` points to 8 readable bytes.
+#[inline(always)]
+pub(super) unsafe fn load_u64(at: *const u8) -> u64 {
+    // SAFETY: (1), and read_unaligned needs no alignment.
+    u64::from_le(unsafe { at.cast::<u64>().read_unaligned() })
+}
+
+/// Head of a key of `len` bytes at `at`.
+///
+/// # Safety
+/// (1): `at` points to 8 readable bytes, whatever `len` is.
+#[inline(always)]
+pub(super) unsafe fn load_head(at: *const u8, len: usize) -> u64 {
+    // SAFETY: (1).
+    let word = unsafe { load_u64(at) }.swap_bytes();
+    // From 8 bytes on the shift is "unbounded" and clears the mask's complement.
+    word & !u64::MAX.unbounded_shr(len as u32 * 8)
+}
+
+/// The up to 8 bytes of `key`, as a little-endian word with zero fill.
+#[inline(always)]
+fn load_short(key: &[u8]) -> u64 {
+    let n = key.len();
+    let p = key.as_ptr();
+    debug_assert!(n < 8);
+    if n >= 4 {
+        // SAFETY: (1): 4 bytes from the front and 4 up to the end, inside the slice.
+        let (low, high) = unsafe { (load_u32(p), load_u32(p.add(n - 4))) };
+        u64::from(low) | u64::from(high) << ((n - 4) * 8)
+    } else if n > 0 {
+        let (a, b, c) = (
+            u64::from(key[0]),
+            u64::from(key[n / 2]),
+            u64::from(key[n - 1]),
+        );
+        a | b << ((n / 2) * 8) | c << ((n - 1) * 8)
+    } else {
+        0
+    }
+}
+
+/// Head of a slice.
+#[inline(always)]
+pub(super) fn head(key: &[u8]) -> u64 {
+    if key.len() >= 8 {
+        // SAFETY: (1): the slice has 8 bytes.
+        unsafe { load_u64(key.as_ptr()) }.swap_bytes()
+    } else {
+        load_short(key).swap_bytes()
+    }
+}
+
+/// The big-endian integer made of the whole of a slice of at most 8 bytes.
+#[inline(always)]
+pub(super) fn be_integer(suffix: &[u8]) -> u64 {
+    debug_assert!(suffix.len() <= 8);
+    if suffix.is_empty() {
+        0
+    } else {
+        head(suffix) >> (64 - 8 * suffix.len())
+    }
+}
+
+/// Fingerprint of a key suffix: the top byte of a multiplicative hash. Part of the format.
+#[inline(always)]
+pub(super) fn fingerprint(suffix: &[u8]) -> u8 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut hash = (suffix.len() as u64).wrapping_mul(K);
+    let mut rest = suffix;
+    while rest.len() >= 8 {
+        // SAFETY: (1): `rest` has 8 bytes.
+        hash = (hash ^ unsafe { load_u64(rest.as_ptr()) }).wrapping_mul(K);
+        hash ^= hash >> 32;
+        rest = &rest[8..];
+    }
+    hash = (hash ^ load_short(rest)).wrapping_mul(K);
+    hash ^= hash >> 32;
+    (hash.wrapping_mul(K) >> 56) as u8
+}
+
+/// Whether `len` bytes at `a` and `b` are the same. Short lengths, the usual case, do not call `memcmp`.
+///
+/// # Safety
+/// (1): `a` and `b` each point to `len` readable bytes.
+#[inline(always)]
+pub(super) unsafe fn equal(a: *const u8, b: *const u8, len: usize) -> bool {
+    // SAFETY: (1): every load below lies inside the `len` bytes; pairs of loads overlap where `len` is no power of two.
+    unsafe {
+        if len > 16 {
+            return std::slice::from_raw_parts(a, len) == std::slice::from_raw_parts(b, len);
+        }
+        if len >= 8 {
+            let last = len - 8;
+            return (load_u64(a) ^ load_u64(b)) | (load_u64(a.add(last)) ^ load_u64(b.add(last)))
+                == 0;
+        }
+        if len >= 4 {
+            let last = len - 4;
+            return (load_u32(a) ^ load_u32(b)) | (load_u32(a.add(last)) ^ load_u32(b.add(last)))
+                == 0;
+        }
+        for i in 0..len {
+            if *a.add(i) != *b.add(i) {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Copies `len` bytes; short lengths do not call `memcpy`.
+///
+/// # Safety
+/// (1): `len` readable bytes at `from`, `len` writable bytes at `to`, no overlap.
+#[inline(always)]
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: (1): every access lies inside the `len` bytes.
+    unsafe {
+        if len > 16 {
+            if len <= 32 {
+                let (a, b) = (
+                    from.cast::<[u8; 16]>().read(),
+                    from.add(len - 16).cast::<[u8; 16]>().read(),
+                );
+                to.cast::<[u8; 16]>().write(a);
+                to.add(len - 16).cast::<[u8; 16]>().write(b);
+                return;
+            }
+            std::ptr::copy_nonoverlapping(from, to, len);
+        } else if len >= 8 {
+            let (a, b) = (
+                from.cast::<[u8; 8]>().read(),
+                from.add(len - 8).cast::<[u8; 8]>().read(),
+            );
+            to.cast::<[u8; 8]>().write(a);
+            to.add(len - 8).cast::<[u8; 8]>().write(b);
+        } else if len >= 4 {
+            let (a, b) = (
+                from.cast::<[u8; 4]>().read(),
+                from.add(len - 4).cast::<[u8; 4]>().read(),
+            );
+            to.cast::<[u8; 4]>().write(a);
+            to.add(len - 4).cast::<[u8; 4]>().write(b);
+        } else if len > 0 {
+            let (a, b, c) = (*from, *from.add(len / 2), *from.add(len - 1));
+            *to = a;
+            *to.add(len / 2) = b;
+            *to.add(len - 1) = c;
+        }
+    }
+}
+
+/// Length of the longest common prefix.
+#[inline]
+pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let n = a.len().min(b.len());
+    let mut i = 0;
+    while i + 8 <= n {
+        // SAFETY: (1): both slices have 8 bytes at `i`.
+        let diff = unsafe { load_u64(a.as_ptr().add(i)) ^ load_u64(b.as_ptr().add(i)) };
+        if diff != 0 {
+            return i + diff.trailing_zeros() as usize / 8;
+        }
+        i += 8;
+    }
+    while i < n && a[i] == b[i] {
+        i += 1;
+    }
+    i
+}
+
+/// Compares `key` with a node's common `prefix`: `Ok(rest)` if it starts with it, otherwise on which side of all the node's keys
+/// it lies (a proper prefix of `prefix` lies before them).
+#[inline(always)]
+pub(super) fn strip<'k>(key: &'k [u8], prefix: &[u8]) -> Result<&'k [u8], Ordering> {
+    // SAFETY: (1): the first test makes `key` at least as long as `prefix`.
+    if key.len() >= prefix.len() && unsafe { equal(key.as_ptr(), prefix.as_ptr(), prefix.len()) } {
+        Ok(&key[prefix.len()..])
+    } else {
+        // Never equal: an equal key would start with the prefix.
+        Err(key.cmp(prefix))
+    }
+}
+
+/// Number of items, of `n` sorted ones, for which `less` holds; `less` is true for a front part only. No data-dependent branches.
+#[inline(always)]
+pub(super) fn partition(n: usize, mut less: impl FnMut(usize) -> bool) -> usize {
+    if n == 0 {
+        return 0;
+    }
+    let (mut base, mut len) = (0, n);
+    while len > 1 {
+        let half = len / 2;
+        base = std::hint::select_unpredictable(less(base + half - 1), base + half, base);
+        len -= half;
+    }
+    base + usize::from(less(base))
+}
+
+/// Writes to `out` the shortest key `s` with `left_last < s <= right_first`: the separator between two neighbouring nodes.
+///
+/// ```
+/// let mut s = Vec::new();
+/// psitri::node::shortest_separator(b"apple", b"azure", &mut s);
+/// assert_eq!(s, b"az");
+/// ```
+pub fn shortest_separator(left_last: &[u8], right_first: &[u8], out: &mut Vec<u8>) {
+    debug_assert!(left_last < right_first, "neighbouring nodes are in order");
+    let common = common_prefix(left_last, right_first);
+    out.clear();
+    out.extend_from_slice(&right_first[..right_first.len().min(common + 1)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_order_like_keys() {
+        let keys: [&[u8]; 9] = [
+            b"",
+            b"a",
+            b"ab",
+            b"abc",
+            b"abcd",
+            b"abcdefg",
+            b"abcdefgh",
+            b"abcdefgi",
+            b"b",
+        ];
+        for a in keys {
+            for b in keys {
+                if head(a) != head(b) {
+                    assert_eq!(head(a).cmp(&head(b)), a.cmp(b));
+                }
+            }
+            let mut padded = a.to_vec();
+            padded.extend([0xff; 8]);
+            // SAFETY: (1): eight bytes follow the key.
+            assert_eq!(unsafe { load_head(padded.as_ptr(), a.len()) }, head(a));
+        }
+    }
+
+    #[test]
+    fn equal_and_copy_agree_with_slices() {
+        let a: Vec<u8> = (0..80).collect();
+        for len in 0..80 {
+            let mut b = vec![0; len];
+            // SAFETY: (1): both have `len` bytes.
+            unsafe { copy(a.as_ptr(), b.as_mut_ptr(), len) };
+            assert_eq!(a[..len], b[..]);
+            for i in 0..len {
+                b[i] ^= 1;
+                // SAFETY: (1): both have `len` bytes.
+                assert!(!unsafe { equal(a.as_ptr(), b.as_ptr(), len) });
+                b[i] ^= 1;
+            }
+            // SAFETY: (1): both have `len` bytes.
+            assert!(unsafe { equal(a.as_ptr(), b.as_ptr(), len) });
+            assert_eq!(common_prefix(&a, &a[..len]), len);
+        }
+    }
+
+    #[test]
+    fn separators_separate() {
+        let keys: [&[u8]; 6] = [b"", b"a", b"a\0", b"a\0\0", b"ab", b"b"];
+        let mut out = Vec::new();
+        for pair in keys.windows(2) {
+            shortest_separator(pair[0], pair[1], &mut out);
+            assert!(pair[0] < &out[..] && &out[..] <= pair[1]);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Choosing and writing the encoding of a run of entries.
+//!
+//! A [`Run`] keeps, entry by entry, what decides the size of every encoding, so that "does one more entry fit" is arithmetic.
+//! The smallest encoding that applies is taken: dense where keys are consecutive integers, fixed where they have one length,
+//! slotted otherwise. Uniform values drop their offsets in each of them.
+//!
+//! Invariants:
+//! (1) Entry `e` occupies `arena[e.at..e.at + e.key_bytes + e.value_bytes]`: the key, then the value or the encoded pointer.
+//! (2) Entries of a run ascend strictly by key, so that the common prefix of the first and the last is that of all.
+//! (3) `Run::plan().bytes` is exactly what `encode` writes, without padding.
+// Unsafe: copies of known length into an image of computed size, (1) and (3).
+#![allow(unsafe_code)]
+
+use super::bytes::{be_integer, common_prefix, copy, fingerprint};
+use super::header::{self, NodeKind};
+use super::leaf::{
+    FLAG_SUFFIX_WIDE, FLAG_VALUES_EXTERNAL, FLAG_VALUES_UNIFORM, OFFSET_EXTERNAL, PREFIX_BYTES_AT,
+    SECTIONS_AT, SUFFIX_BYTES_AT, TAIL_BYTES, VALUE_BYTES_AT,
+};
+use super::{NODE_BYTES_SOFT_MAX, UNIT_BYTES};
+
+const _: () = assert!(NODE_BYTES_SOFT_MAX < OFFSET_EXTERNAL);
+
+/// One entry in the packer's arena; see (1).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) at: usize,
+    pub(super) key_bytes: u32,
+    pub(super) value_bytes: u16,
+    pub(super) external: bool,
+}
+
+impl Entry {
+    #[inline(always)]
+    pub(super) fn key<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
+        &arena[self.at..self.at + self.key_bytes as usize]
+    }
+}
+
+/// Neighbouring entries that would share a leaf, and what decides its size.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Run {
+    /// Index of the first entry.
+    pub(super) start: usize,
+    pub(super) count: usize,
+    prefix_bytes: usize,
+    keys_bytes: usize,
+    values_bytes: usize,
+    key_bytes_min: usize,
+    key_bytes_max: usize,
+    value_bytes: u16,
+    external: bool,
+    values_uniform: bool,
+    /// The last (up to) 8 bytes of the keys count up by one.
+    consecutive: bool,
+    tail_first: u64,
+}
+
+/// What `encode` will write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) kind: NodeKind,
+    /// Length without padding.
+    pub(super) bytes: usize,
+    suffix_wide: bool,
+}
+
+impl Plan {
+    /// Length of the image.
+    pub(super) fn image_bytes(&self) -> usize {
+        self.bytes.next_multiple_of(UNIT_BYTES)
+    }
+}
+
+#[inline(always)]
+fn key_tail(key: &[u8]) -> u64 {
+    be_integer(&key[key.len().saturating_sub(8)..])
+}
+
+impl Run {
+    /// A run of one entry.
+    pub(super) fn single(index: usize, key: &[u8], entry: Entry) -> Run {
+        Run {
+            start: index,
+            count: 1,
+            prefix_bytes: key.len(),
+            keys_bytes: key.len(),
+            values_bytes: entry.value_bytes as usize,
+            key_bytes_min: key.len(),
+            key_bytes_max: key.len(),
+            value_bytes: entry.value_bytes,
+            external: entry.external,
+            values_uniform: true,
+            consecutive: true,
+            tail_first: key_tail(key),
+        }
+    }
+
+    /// The run with one more entry behind; `first_key` is the run's first key.
+    #[inline(always)]
+    pub(super) fn with(mut self, first_key: &[u8], key: &[u8], entry: Entry) -> Run {
+        debug_assert!(self.count > 0 && first_key < key, "(2)");
+        self.prefix_bytes = common_prefix(&first_key[..self.prefix_bytes], key);
+        self.consecutive &= key.len() == self.key_bytes_max
+            && key_tail(key).wrapping_sub(self.tail_first) == self.count as u64;
+        self.count += 1;
+        self.keys_bytes += key.len();
+        self.values_bytes += entry.value_bytes as usize;
+        self.key_bytes_min = self.key_bytes_min.min(key.len());
+        self.key_bytes_max = self.key_bytes_max.max(key.len());
+        self.values_uniform &=
+            entry.value_bytes == self.value_bytes && entry.external == self.external;
+        self
+    }
+
+    /// Index behind the last entry.
+    pub(super) fn end(&self) -> usize {
+        self.start + self.count
+    }
+
+    /// The smallest encoding and its size.
+    #[inline(always)]
+    pub(super) fn plan(&self) -> Plan {
+        let n = self.count;
+        let offsets_bytes = 2 * (n + 1);
+        let common = SECTIONS_AT + self.prefix_bytes + self.values_bytes + TAIL_BYTES;
+        if self.key_bytes_min == self.key_bytes_max {
+            let suffix_bytes = self.key_bytes_max - self.prefix_bytes;
+            let common = common
+                + if self.values_uniform {
+                    0
+                } else {
+                    offsets_bytes
+                };
+            if self.consecutive && n > 1 && suffix_bytes <= 8 {
+                return Plan {
+                    kind: NodeKind::LeafDense,
+                    bytes: common + 8,
+                    suffix_wide: false,
+                };
+            }
+            return Plan {
+                kind: NodeKind::LeafFixed,
+                bytes: common + n * suffix_bytes,
+                suffix_wide: false,
+            };
+        }
+        let suffix_wide = !self.values_uniform && self.key_bytes_max - self.prefix_bytes > 255;
+        let lengths_bytes = if self.values_uniform {
+            0
+        } else {
+            n << u32::from(suffix_wide)
+        };
+        let suffixes_bytes = self.keys_bytes - n * self.prefix_bytes;
+        let bytes = common + n + offsets_bytes + lengths_bytes + suffixes_bytes;
+        Plan {
+            kind: NodeKind::LeafSlotted,
+            bytes,
+            suffix_wide,
+        }
+    }
+
+    /// Replaces `out` by the unsealed image of the run.
+    pub(super) fn encode(&self, entries: &[Entry], arena: &[u8], out: &mut Vec<u8>) {
+        let plan = self.plan();
+        let entries = &entries[self.start..self.end()];
+        out.clear();
+        out.resize(plan.image_bytes(), 0);
+        let mut flags = 0;
+        if self.values_uniform {
+            flags |= FLAG_VALUES_UNIFORM
+                | if self.external {
+                    FLAG_VALUES_EXTERNAL
+                } else {
+                    0
+                };
+        }
+        if plan.suffix_wide {
+            flags |= FLAG_SUFFIX_WIDE;
+        }
+        header::write(out, plan.kind, 0, flags, self.count);
+        out[PREFIX_BYTES_AT..PREFIX_BYTES_AT + 4]
+            .copy_from_slice(&(self.prefix_bytes as u32).to_le_bytes());
+        if plan.kind != NodeKind::LeafSlotted {
+            let suffix_bytes = (self.key_bytes_max - self.prefix_bytes) as u16;
+            out[SUFFIX_BYTES_AT..SUFFIX_BYTES_AT + 2].copy_from_slice(&suffix_bytes.to_le_bytes());
+        }
+        if self.values_uniform {
+            out[VALUE_BYTES_AT..VALUE_BYTES_AT + 2]
+                .copy_from_slice(&self.value_bytes.to_le_bytes());
+        }
+        let first_key = entries[0].key(arena);
+        let end = if plan.kind == NodeKind::LeafSlotted {
+            self.write_slotted(entries, arena, first_key, plan.suffix_wide, out)
+        } else {
+            self.write_arrays(entries, arena, first_key, plan.kind, out)
+        };
+        assert!(end + TAIL_BYTES == plan.bytes, "(3)");
+    }
+
+    /// Writes the sections of a slotted leaf; gives the end of the data.
+    fn write_slotted(
+        &self,
+        entries: &[Entry],
+        arena: &[u8],
+        first_key: &[u8],
+        wide: bool,
+        out: &mut [u8],
+    ) -> usize {
+        let (n, prefix_bytes) = (self.count, self.prefix_bytes);
+        let offsets_at = SECTIONS_AT + n;
+        let lengths_at = offsets_at + 2 * (n + 1);
+        let width = if self.values_uniform {
+            0
+        } else {
+            1 + usize::from(wide)
+        };
+        let prefix_at = lengths_at + n * width;
+        out[prefix_at..prefix_at + prefix_bytes].copy_from_slice(&first_key[..prefix_bytes]);
+        let mut at = prefix_at + prefix_bytes;
+        assert!(
+            arena.len() >= entries[n - 1].at + entries[n - 1].key_bytes as usize,
+            "(1)"
+        );
+        let base = out.as_mut_ptr();
+        for (i, entry) in entries.iter().enumerate() {
+            let suffix_bytes = entry.key_bytes as usize - prefix_bytes;
+            let mark = if entry.external && !self.values_uniform {
+                OFFSET_EXTERNAL
+            } else {
+                0
+            };
+            let word = (at | mark) as u16;
+            let entry_bytes = suffix_bytes + entry.value_bytes as usize;
+            // SAFETY: (1) for the source; (3): all sections and entries lie inside the image.
+            unsafe {
+                let from = arena.as_ptr().add(entry.at + prefix_bytes);
+                *base.add(SECTIONS_AT + i) =
+                    fingerprint(std::slice::from_raw_parts(from, suffix_bytes));
+                base.add(offsets_at + 2 * i)
+                    .cast::<[u8; 2]>()
+                    .write(word.to_le_bytes());
+                match width {
+                    0 => {}
+                    1 => *base.add(lengths_at + i) = suffix_bytes as u8,
+                    _ => {
+                        base.add(lengths_at + 2 * i)
+                            .cast::<[u8; 2]>()
+                            .write((suffix_bytes as u16).to_le_bytes());
+                    }
+                }
+                // Key and value are neighbours in the arena as in the leaf: one copy.
+                copy(from, base.add(at), entry_bytes);
+            }
+            at += entry_bytes;
+        }
+        out[offsets_at + 2 * n..offsets_at + 2 * n + 2].copy_from_slice(&(at as u16).to_le_bytes());
+        at
+    }
+
+    /// Writes the sections of a fixed or dense leaf; gives the end of the values.
+    fn write_arrays(
+        &self,
+        entries: &[Entry],
+        arena: &[u8],
+        first_key: &[u8],
+        kind: NodeKind,
+        out: &mut [u8],
+    ) -> usize {
+        let (n, prefix_bytes) = (self.count, self.prefix_bytes);
+        let suffix_bytes = self.key_bytes_max - prefix_bytes;
+        let dense = kind == NodeKind::LeafDense;
+        let offsets_at = SECTIONS_AT + if dense { 8 } else { n * suffix_bytes };
+        let prefix_at = offsets_at + if self.values_uniform { 0 } else { 2 * (n + 1) };
+        out[prefix_at..prefix_at + prefix_bytes].copy_from_slice(&first_key[..prefix_bytes]);
+        if dense {
+            let first = be_integer(&first_key[prefix_bytes..]);
+            out[SECTIONS_AT..SECTIONS_AT + 8].copy_from_slice(&first.to_le_bytes());
+        }
+        let mut at = prefix_at + prefix_bytes;
+        let base = out.as_mut_ptr();
+        for (i, entry) in entries.iter().enumerate() {
+            let value_bytes = entry.value_bytes as usize;
+            // SAFETY: (1) for the source; (3): all sections and values lie inside the image.
+            unsafe {
+                let key = arena.as_ptr().add(entry.at);
+                if !dense {
+                    copy(
+                        key.add(prefix_bytes),
+                        base.add(SECTIONS_AT + i * suffix_bytes),
+                        suffix_bytes,
+                    );
+                }
+                if !self.values_uniform {
+                    let word = at | if entry.external { OFFSET_EXTERNAL } else { 0 };
+                    base.add(offsets_at + 2 * i)
+                        .cast::<[u8; 2]>()
+                        .write((word as u16).to_le_bytes());
+                }
+                copy(key.add(entry.key_bytes as usize), base.add(at), value_bytes);
+            }
+            at += value_bytes;
+        }
+        if !self.values_uniform {
+            out[offsets_at + 2 * n..offsets_at + 2 * n + 2]
+                .copy_from_slice(&(at as u16).to_le_bytes());
+        }
+        at
+    }
+}

@@ -1,0 +1,261 @@
+//! Packing entries that arrive in key order into leaves.
+//!
+//! Up to two leaves' worth is held back: the first is handed out as full only when the second is full too, so that at the end
+//! the last two can be balanced when the last would be less than half full.
+//!
+//! Thread safety: a packer belongs to one thread at a time.
+//!
+//! Invariants:
+//! (1) `closed` runs, then `current`, cover `entries[head..]` without gaps, in order.
+//! (2) Every run of more than one entry fits [`NODE_BYTES_SOFT_MAX`].
+//! (3) `arena` starts with the first entry of `entries` and holds nothing but entries, in order.
+//!
+//! Failure modes: keys out of order are a defect of the caller, caught by assertions in debug builds and by
+//! [`super::validate_deep`] afterwards.
+// Unsafe: copies keys and values into reserved memory.
+#![allow(unsafe_code)]
+
+use super::bytes::copy;
+use super::leaf::LEAF_COUNT_MAX;
+use super::leaf_encode::{Entry, Run};
+use super::reference::{Stored, ValuePointer};
+use super::{KEY_BYTES_MAX, NODE_BYTES_SOFT_MAX, VALUE_INLINE_BYTES_MAX};
+use std::collections::VecDeque;
+
+/// Forget handed-out entries when they are this many: often enough to stay in the cache, seldom enough to cost nothing.
+const FORGET_ENTRIES: usize = 512;
+const FORGET_BYTES: usize = 128 << 10;
+
+const _: () = assert!(VALUE_INLINE_BYTES_MAX <= u16::MAX as usize);
+
+/// Builds leaf images from entries pushed in ascending key order. Reuses its buffers; see [`super::Leaf`] for an example.
+#[derive(Debug, Default)]
+pub struct LeafPacker {
+    arena: Vec<u8>,
+    entries: Vec<Entry>,
+    head: usize,
+    closed: VecDeque<Run>,
+    current: Run,
+    image: Vec<u8>,
+}
+
+/// A packed leaf: seal `bytes` in place once its address is known, then write it.
+#[derive(Debug)]
+pub struct LeafImage<'p> {
+    /// The image, a multiple of 64 bytes, without birth and checksum.
+    pub bytes: &'p mut [u8],
+    /// Number of entries.
+    pub count: u32,
+    /// Key of the first entry.
+    pub first_key: &'p [u8],
+    /// Key of the last entry.
+    pub last_key: &'p [u8],
+}
+
+impl LeafPacker {
+    /// An empty packer.
+    pub fn new() -> LeafPacker {
+        LeafPacker::default()
+    }
+
+    /// Adds an entry behind all others.
+    ///
+    /// # Panics
+    /// If the key is longer than [`KEY_BYTES_MAX`] or an inline value longer than [`VALUE_INLINE_BYTES_MAX`]; in debug builds, if
+    /// the key is not greater than the one before.
+    #[inline]
+    pub fn push(&mut self, key: &[u8], value: Stored<'_>) {
+        assert!(
+            key.len() <= KEY_BYTES_MAX,
+            "keys were checked on the way in"
+        );
+        let pointer;
+        let (bytes, external) = match value {
+            Stored::Inline(bytes) => {
+                assert!(
+                    bytes.len() <= VALUE_INLINE_BYTES_MAX,
+                    "longer values are stored externally"
+                );
+                (bytes, false)
+            }
+            Stored::External(value_pointer) => {
+                pointer = value_pointer.encode();
+                (&pointer[..], true)
+            }
+        };
+        if self.head >= FORGET_ENTRIES || self.arena.len() >= FORGET_BYTES {
+            self.forget();
+        }
+        let at = self.arena.len();
+        let needed = key.len() + bytes.len();
+        self.arena.reserve(needed);
+        // SAFETY: `needed` bytes are reserved and written before the length covers them.
+        unsafe {
+            let to = self.arena.as_mut_ptr().add(at);
+            copy(key.as_ptr(), to, key.len());
+            copy(bytes.as_ptr(), to.add(key.len()), bytes.len());
+            self.arena.set_len(at + needed);
+        }
+        let entry = Entry {
+            at,
+            key_bytes: key.len() as u32,
+            value_bytes: bytes.len() as u16,
+            external,
+        };
+        let index = self.entries.len();
+        self.entries.push(entry);
+        if self.current.count > 0 {
+            debug_assert!(
+                self.entries[index - 1].key(&self.arena) < key,
+                "keys ascend"
+            );
+            let first_key = self.entries[self.current.start].key(&self.arena);
+            let longer = self.current.with(first_key, key, entry);
+            if longer.plan().bytes <= NODE_BYTES_SOFT_MAX && longer.count <= LEAF_COUNT_MAX {
+                self.current = longer;
+                return;
+            }
+            self.closed.push_back(self.current);
+        }
+        self.current = Run::single(index, key, entry);
+    }
+
+    /// The next leaf that is certainly full, if there is one. Call it after each push, or after some.
+    #[inline]
+    pub fn pop_full(&mut self) -> Option<LeafImage<'_>> {
+        if self.closed.len() < 2 {
+            return None;
+        }
+        self.pop()
+    }
+
+    /// At the end of the input: the next of the remaining leaves. After `None` the packer is empty and may be used again.
+    pub fn pop_last(&mut self) -> Option<LeafImage<'_>> {
+        if self.current.count > 0 && self.closed.len() < 2 {
+            self.finish_current();
+        }
+        if self.closed.is_empty() {
+            if self.current.count == 0 {
+                self.clear();
+                return None;
+            }
+            let current = std::mem::take(&mut self.current);
+            self.closed.push_back(current);
+        }
+        self.pop()
+    }
+
+    /// Bytes of the leaves that the held entries would make now.
+    pub fn pending_bytes(&self) -> usize {
+        let current = if self.current.count > 0 {
+            self.current.plan().image_bytes()
+        } else {
+            0
+        };
+        self.closed
+            .iter()
+            .map(|run| run.plan().image_bytes())
+            .sum::<usize>()
+            + current
+    }
+
+    /// Entries held.
+    pub fn pending_len(&self) -> usize {
+        self.entries.len() - self.head
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.pending_len() == 0
+    }
+
+    /// Drops what is held; keeps the memory.
+    pub fn clear(&mut self) {
+        self.arena.clear();
+        self.entries.clear();
+        self.head = 0;
+        self.closed.clear();
+        self.current = Run::default();
+    }
+
+    /// Closes the current run; balances it with the run before when it would be less than half full.
+    fn finish_current(&mut self) {
+        let current = std::mem::take(&mut self.current);
+        if current.plan().bytes < NODE_BYTES_SOFT_MAX / 2
+            && let Some(&before) = self.closed.back()
+            && let Some((left, right)) = self.balance(before.start, current.end())
+        {
+            self.closed.pop_back();
+            self.closed.push_back(left);
+            self.closed.push_back(right);
+            return;
+        }
+        self.closed.push_back(current);
+    }
+
+    /// Cuts the entries `start..end` into two leaves of about the same size, if both fit.
+    fn balance(&self, start: usize, end: usize) -> Option<(Run, Run)> {
+        let size = |entry: &Entry| entry.key_bytes as usize + entry.value_bytes as usize;
+        let total: usize = self.entries[start..end].iter().map(size).sum();
+        let mut taken = 0;
+        let front = self.entries[start..end].iter().take_while(|entry| {
+            taken += size(entry);
+            2 * taken <= total
+        });
+        let middle = (start + front.count()).clamp(start + 1, end - 1);
+        let (left, right) = (self.run(start, middle), self.run(middle, end));
+        let fits = |run: &Run| {
+            run.count == 1
+                || (run.plan().bytes <= NODE_BYTES_SOFT_MAX && run.count <= LEAF_COUNT_MAX)
+        };
+        (fits(&left) && fits(&right)).then_some((left, right))
+    }
+
+    fn run(&self, start: usize, end: usize) -> Run {
+        let key = |i: usize| self.entries[i].key(&self.arena);
+        let first = Run::single(start, key(start), self.entries[start]);
+        (start + 1..end).fold(first, |run, i| {
+            run.with(key(start), key(i), self.entries[i])
+        })
+    }
+
+    fn pop(&mut self) -> Option<LeafImage<'_>> {
+        let run = self.closed.pop_front()?;
+        run.encode(&self.entries, &self.arena, &mut self.image);
+        self.head = run.end();
+        Some(LeafImage {
+            bytes: &mut self.image,
+            count: run.count as u32,
+            first_key: self.entries[run.start].key(&self.arena),
+            last_key: self.entries[run.end() - 1].key(&self.arena),
+        })
+    }
+
+    /// Forgets the entries that were handed out; keeps (1) and (3).
+    #[cold]
+    fn forget(&mut self) {
+        if self.head == 0 {
+            return;
+        }
+        let head = std::mem::take(&mut self.head);
+        let bytes = self
+            .entries
+            .get(head)
+            .map_or(self.arena.len(), |entry| entry.at);
+        self.arena.drain(..bytes);
+        self.entries.drain(..head);
+        for entry in &mut self.entries {
+            entry.at -= bytes;
+        }
+        for run in self
+            .closed
+            .iter_mut()
+            .chain(Some(&mut self.current))
+            .filter(|run| run.count > 0)
+        {
+            run.start -= head;
+        }
+    }
+}
+
+const _: () = assert!(ValuePointer::ENCODED_BYTES <= VALUE_INLINE_BYTES_MAX);

@@ -1,0 +1,250 @@
+//! Addresses: where a node or an out-of-line value lives in the data file, and what a leaf stores for a key.
+//!
+//! Invariants:
+//! (1) `NodeRef(0)` is null. Page 0 holds the superblocks, so no node has page 0.
+//! (2) A node of at most one page never straddles a page boundary; a longer one starts at offset 0 of a run of pages.
+
+use super::{PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE};
+use std::fmt;
+
+const OFFSET_SHIFT: u32 = 18;
+const PAGE_SHIFT: u32 = 24;
+const UNITS_MASK: u64 = (1 << OFFSET_SHIFT) - 1;
+const OFFSET_MASK: u64 = (1 << (PAGE_SHIFT - OFFSET_SHIFT)) - 1;
+const PAGE_BITS: u32 = 64 - PAGE_SHIFT;
+const _: () = assert!(PAGE_BITS == 40);
+const _: () = assert!(UNITS_PER_PAGE as u64 == OFFSET_MASK + 1);
+
+/// Address and length of a node: page (40 bits), offset in the page in units of 64 bytes (6 bits), length in units (18 bits).
+///
+/// ```
+/// use psitri::node::NodeRef;
+/// let at = NodeRef::new(12, 3, 5);
+/// assert_eq!((at.byte_offset(), at.bytes()), (12 * 4096 + 3 * 64, 5 * 64));
+/// assert_eq!(NodeRef::from_bits(at.to_bits()), at);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[repr(transparent)]
+pub struct NodeRef(u64);
+
+impl NodeRef {
+    /// No node: the tree of an empty keyspace.
+    pub const NULL: NodeRef = NodeRef(0);
+    /// Longest node, in units.
+    pub const UNITS_MAX: u32 = UNITS_MASK as u32;
+
+    /// Makes an address. In debug builds asserts that every part fits its field.
+    #[inline]
+    pub fn new(page: u64, offset_units: u32, units: u32) -> NodeRef {
+        debug_assert!(page < 1 << PAGE_BITS, "page number fits 40 bits");
+        debug_assert!(u64::from(offset_units) <= OFFSET_MASK && u64::from(units) <= UNITS_MASK);
+        NodeRef(
+            (page << PAGE_SHIFT)
+                | ((u64::from(offset_units) & OFFSET_MASK) << OFFSET_SHIFT)
+                | (u64::from(units) & UNITS_MASK),
+        )
+    }
+
+    /// Page of the first byte.
+    #[inline]
+    pub fn page(self) -> u64 {
+        self.0 >> PAGE_SHIFT
+    }
+
+    /// Offset of the first byte in its page, in units.
+    #[inline]
+    pub fn offset_units(self) -> u32 {
+        ((self.0 >> OFFSET_SHIFT) & OFFSET_MASK) as u32
+    }
+
+    /// Length in units.
+    #[inline]
+    pub fn units(self) -> u32 {
+        (self.0 & UNITS_MASK) as u32
+    }
+
+    /// Offset of the first byte in the data file.
+    #[inline]
+    pub fn byte_offset(self) -> u64 {
+        // Page and offset are neighbours in the word, so together they already count units.
+        (self.0 >> OFFSET_SHIFT) * UNIT_BYTES as u64
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn bytes(self) -> usize {
+        self.units() as usize * UNIT_BYTES
+    }
+
+    /// Whether this is [`NodeRef::NULL`].
+    #[inline]
+    pub fn is_null(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The address as it is stored.
+    #[inline]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The address from its stored form. Any value is accepted; the reader of the node checks it.
+    #[inline]
+    pub fn from_bits(bits: u64) -> NodeRef {
+        NodeRef(bits)
+    }
+
+    /// Number of pages the node touches.
+    #[inline]
+    pub fn page_count(self) -> u64 {
+        (u64::from(self.offset_units()) + u64::from(self.units())).div_ceil(UNITS_PER_PAGE as u64)
+    }
+}
+
+impl fmt::Display for NodeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_null() {
+            return f.write_str("null");
+        }
+        write!(
+            f,
+            "page {}+{} ({} bytes)",
+            self.page(),
+            self.offset_units() as usize * UNIT_BYTES,
+            self.bytes()
+        )
+    }
+}
+
+impl fmt::Debug for NodeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Address of a value that is stored outside its leaf, as raw bytes without a header.
+///
+/// The checksum is the CRC-32C of the value's bytes; `birth` is the tree version that wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ValuePointer {
+    /// Address of the first byte, in units of 64 bytes from the start of the data file.
+    pub address_units: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// CRC-32C of the value.
+    pub crc: u32,
+    /// Tree version which wrote the value.
+    pub birth: u64,
+}
+
+const _: () = assert!(ValuePointer::ENCODED_BYTES == 24);
+
+impl ValuePointer {
+    /// Bytes of a pointer in a leaf.
+    pub const ENCODED_BYTES: usize = 24;
+
+    /// Makes a pointer from the page and the offset (in units) of the first byte.
+    pub fn new(page: u64, offset_units: u32, len: u32, crc: u32, birth: u64) -> ValuePointer {
+        ValuePointer {
+            address_units: page * UNITS_PER_PAGE as u64 + u64::from(offset_units),
+            len,
+            crc,
+            birth,
+        }
+    }
+
+    /// Page of the first byte.
+    pub fn page(&self) -> u64 {
+        self.address_units / UNITS_PER_PAGE as u64
+    }
+
+    /// Offset of the first byte in its page, in units.
+    pub fn offset_units(&self) -> u32 {
+        (self.address_units % UNITS_PER_PAGE as u64) as u32
+    }
+
+    /// Offset of the first byte in the data file; saturates, so that a damaged pointer is out of any file's bounds.
+    pub fn byte_offset(&self) -> u64 {
+        self.address_units.saturating_mul(UNIT_BYTES as u64)
+    }
+
+    /// Number of pages the value touches.
+    pub fn page_count(&self) -> u64 {
+        let start = u64::from(self.offset_units()) * UNIT_BYTES as u64;
+        (start + u64::from(self.len)).div_ceil(PAGE_BYTES as u64)
+    }
+
+    /// The stored form: address u64, length u32, checksum u32, birth u64, little endian.
+    pub fn encode(&self) -> [u8; Self::ENCODED_BYTES] {
+        let mut out = [0; Self::ENCODED_BYTES];
+        out[..8].copy_from_slice(&self.address_units.to_le_bytes());
+        out[8..12].copy_from_slice(&self.len.to_le_bytes());
+        out[12..16].copy_from_slice(&self.crc.to_le_bytes());
+        out[16..].copy_from_slice(&self.birth.to_le_bytes());
+        out
+    }
+
+    /// The twin of [`ValuePointer::encode`].
+    #[inline]
+    pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> ValuePointer {
+        let word = |at: usize| {
+            let mut le = [0; 8];
+            le.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(le)
+        };
+        ValuePointer {
+            address_units: word(0),
+            len: word(8) as u32,
+            crc: (word(8) >> 32) as u32,
+            birth: word(16),
+        }
+    }
+}
+
+/// What a leaf holds for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored<'a> {
+    /// The value itself; at most [`super::VALUE_INLINE_BYTES_MAX`] bytes.
+    Inline(&'a [u8]),
+    /// Where the value is.
+    External(ValuePointer),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_survive_the_word() {
+        for (page, offset, units) in [
+            (1, 0, 64),
+            ((1 << 40) - 1, 63, 1),
+            (7, 0, NodeRef::UNITS_MAX),
+        ] {
+            let at = NodeRef::new(page, offset, units);
+            assert_eq!(
+                (at.page(), at.offset_units(), at.units()),
+                (page, offset, units)
+            );
+            assert_eq!(at.byte_offset(), page * 4096 + u64::from(offset) * 64);
+            assert!(!at.is_null());
+        }
+        assert_eq!(
+            NodeRef::new(12, 1, 64).to_string(),
+            "page 12+64 (4096 bytes)"
+        );
+        assert_eq!(NodeRef::new(3, 0, 65).page_count(), 2);
+        assert_eq!(NodeRef::new(3, 60, 4).page_count(), 1);
+        assert!(NodeRef::NULL.is_null());
+    }
+
+    #[test]
+    fn value_pointer_survives_encoding() {
+        let p = ValuePointer::new(99, 5, 4_000_000_000, 0xdead_beef, u64::MAX - 1);
+        assert_eq!(ValuePointer::decode(&p.encode()), p);
+        assert_eq!(
+            (p.page(), p.offset_units(), p.byte_offset()),
+            (99, 5, 99 * 4096 + 320)
+        );
+    }
+}
