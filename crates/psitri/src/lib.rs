@@ -1,9 +1,105 @@
 //! PsiTri: an embedded, transactional, ordered key-value store.
+//!
+//! Writes land in an in-memory radix tree backed by a write-ahead log, and are merged in the background into an immutable,
+//! packed tree in one file. Readers see the newest commit, without locks; a commit that returned survives the death of the
+//! process.
+//!
+//! ```
+//! use psitri::Database;
+//!
+//! # fn main() -> Result<(), psitri::Error> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("ledger");
+//! let db = Database::open(&path)?;
+//! let accounts = db.keyspace("accounts")?;
+//!
+//! let mut txn = db.begin(&[&accounts])?;
+//! txn.upsert(&accounts, b"alice", b"100")?;
+//! txn.upsert(&accounts, b"bob", b"20")?;
+//! txn.commit()?;
+//!
+//! let snapshot = db.snapshot();
+//! assert_eq!(snapshot.get(&accounts, b"alice")?, Some(&b"100"[..]));
+//! assert_eq!(snapshot.count(&accounts, ..)?, 2);
+//! # Ok(()) }
+//! ```
+//!
+//! Where to look in the source: `ARCHITECTURE.md`. What is stored: `docs/format.md`. What survives what: `docs/durability.md`.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
+// Public for benchmarks and tests of the parts; not part of the supported interface.
+#[doc(hidden)]
 pub mod buffer;
+#[doc(hidden)]
 pub mod node;
-mod pins;
+#[doc(hidden)]
+pub mod pins;
+#[doc(hidden)]
 pub mod storage;
 mod sync;
+#[doc(hidden)]
 pub mod wal;
+
+// Under loom only the parts above are built: they hold the concurrent protocols.
+#[cfg(not(loom))]
+mod batch;
+#[cfg(not(loom))]
+mod catalog;
+#[cfg(not(loom))]
+mod checkpoint;
+#[cfg(not(loom))]
+mod commit;
+#[cfg(not(loom))]
+mod count;
+#[cfg(not(loom))]
+mod cursor;
+#[cfg(not(loom))]
+mod database;
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod keyspace;
+#[cfg(not(loom))]
+mod layers;
+#[cfg(not(loom))]
+mod log_thread;
+#[cfg(not(loom))]
+mod merger;
+#[cfg(not(loom))]
+mod options;
+#[cfg(not(loom))]
+mod pager;
+#[cfg(not(loom))]
+mod recovery;
+#[cfg(not(loom))]
+mod snapshot;
+#[cfg(not(loom))]
+mod state;
+#[cfg(not(loom))]
+mod stats;
+#[cfg(not(loom))]
+mod tree;
+#[cfg(not(loom))]
+mod txn;
+
+#[cfg(not(loom))]
+pub use {
+    batch::WriteBatch,
+    cursor::Cursor,
+    database::Database,
+    error::{Error, Result},
+    keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
+    options::{Durability, Options, ReadMode},
+    snapshot::Snapshot,
+    stats::{KeyspaceStats, Stats, VerifyReport},
+    txn::{NestedTxn, WriteTxn},
+};
+
+/// Longest key, in bytes. The empty key is a key.
+pub const KEY_BYTES_MAX: usize = node::KEY_BYTES_MAX;
+
+/// Longest value, in bytes: 4 GiB less one.
+pub const VALUE_BYTES_MAX: u64 = u32::MAX as u64;

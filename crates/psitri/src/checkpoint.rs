@@ -1,0 +1,282 @@
+//! Checkpoints: making a tree version durable, and letting go of the log that led to it.
+//!
+//! # Invariants
+//! (1) A superblock is written only after everything it refers to was flushed, the log up to its start included.
+//! (2) Replay starts at the first commit that is in no merged tree; segments before it are recycled only when the
+//!     superblock that says so is durable.
+//! (3) Every checkpoint has a tree version of its own: what it replaces in the catalog dies with it.
+//! (4) One checkpoint runs at a time. Readers and commits go on meanwhile.
+//!
+//! # Failure modes
+//! No space: nothing changes, the next checkpoint tries again. A failed flush or write poisons the engine.
+
+use crate::{
+    Result,
+    catalog::{CatalogEntry, update_catalog},
+    engine::{Commits, Engine, RootUpdate, SignalState, TreeState, apply_roots},
+    error::Error,
+    pager::{Captured, Changes, CheckpointRecord, Sink},
+    state::{KeyspaceTable, State},
+    sync::{Arc, MutexGuard, Ordering},
+    tree::Root,
+};
+
+/// Free runs in the middle of the file are punched out when free space exceeds this share of the live bytes.
+const GIVE_BACK_SHARE: u64 = 8;
+
+/// A checkpoint between capture and superblock.
+struct Prepared {
+    captured: Captured,
+    record: CheckpointRecord,
+    catalog_changes: Changes,
+    dropped: Vec<u32>,
+    version: u64,
+    before: Root,
+}
+
+impl Engine {
+    /// Takes a checkpoint now.
+    pub fn checkpoint(&self) -> Result<()> {
+        if self.in_memory {
+            return Ok(());
+        }
+        self.check_writable()?;
+        let _one = self.checkpointing.lock();
+        let mut tree = self.tree.lock();
+        let (version, table) = {
+            let state = self.states.current();
+            (state.tree_version + 1, Arc::clone(&state.keyspaces))
+        };
+        let mut prepared = {
+            let mut commits = self.commits.lock();
+            self.prepare(&mut tree, &mut commits, version, &table)?
+        };
+        // (3): readers move on to the version; its roots are those of the state before.
+        self.change_layers(|state| {
+            state.tree_version = version;
+            state.keyspaces = Arc::new(cleaned(&state.keyspaces));
+        });
+        drop(tree);
+        let result = self.write(&mut prepared);
+        let mut tree = self.tree.lock();
+        if result.is_err() {
+            // The catalog nodes stay published: the next checkpoint replaces them like any others. It takes the same slot:
+            // the other one holds the only valid superblock.
+            tree.checkpoint_generation -= 1;
+            tree.dropped.append(&mut prepared.dropped);
+            self.change_layers(|state| state.keyspaces = Arc::new(soiled(&state.keyspaces)));
+        }
+        self.reclaim(&mut tree);
+        drop(tree);
+        result?;
+        self.after_checkpoint(prepared.record.wal_start_lsn)
+    }
+
+    /// Publishes the roots of a transaction that is not in the log, durable before anybody sees them. The caller holds
+    /// `checkpointing` too. On an error nothing is published.
+    pub fn publish_roots_durably(
+        &self,
+        tree: &mut MutexGuard<'_, TreeState>,
+        commits: &mut MutexGuard<'_, Commits>,
+        updates: &[RootUpdate],
+        changes: &Changes,
+    ) -> Result<()> {
+        let (version, table) = {
+            let state = self.states.current();
+            let mut next = State {
+                tree_version: state.tree_version,
+                generations: state.generations.clone(),
+                keyspaces: Arc::clone(&state.keyspaces),
+            };
+            apply_roots(&mut next, state.tree_version + 1, updates);
+            (next.tree_version, next.keyspaces)
+        };
+        self.pager.publish(version, changes);
+        let mut prepared = match self.prepare(tree, commits, version, &table) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.pager.unpublish(version, changes);
+                return Err(error);
+            }
+        };
+        if let Err(error) = self.write(&mut prepared) {
+            self.pager.unpublish(version, changes);
+            self.pager.discard(&prepared.catalog_changes.births);
+            tree.catalog = prepared.before;
+            tree.checkpoint_generation -= 1;
+            tree.dropped.append(&mut prepared.dropped);
+            return Err(error);
+        }
+        self.change_layers(|state| {
+            apply_roots(state, version, updates);
+            state.keyspaces = Arc::new(cleaned(&state.keyspaces));
+        });
+        self.reclaim(tree);
+        self.after_checkpoint(prepared.record.wal_start_lsn)
+    }
+
+    /// Writes the catalog and captures the page map as of `version`.
+    fn prepare(
+        &self,
+        tree: &mut MutexGuard<'_, TreeState>,
+        commits: &mut MutexGuard<'_, Commits>,
+        version: u64,
+        table: &KeyspaceTable,
+    ) -> Result<Prepared> {
+        let entries: Vec<CatalogEntry> = table
+            .iter()
+            .flatten()
+            .filter(|keyspace| keyspace.dirty)
+            .map(|keyspace| CatalogEntry {
+                id: keyspace.core.id,
+                root: keyspace.root,
+                csn_merged: keyspace.csn_merged,
+                name: keyspace.core.name(),
+            })
+            .collect();
+        let mut sink = Sink::new(&self.pager, version);
+        let before = tree.catalog;
+        let catalog = update_catalog(&mut sink, before, &entries, &tree.dropped)?;
+        let catalog_changes = sink.finish()?;
+        self.pager.publish(version, &catalog_changes);
+        tree.catalog = catalog;
+        tree.checkpoint_generation += 1;
+        let log_end = commits.log.as_ref().map_or(0, |log| log.end_lsn());
+        let unmerged = {
+            let state = self.states.current();
+            state.generations.iter().map(|g| g.first_lsn.load(Ordering::Acquire)).min().unwrap_or(u64::MAX)
+        };
+        let record = CheckpointRecord {
+            generation: tree.checkpoint_generation,
+            csn: commits.csn_next - 1,
+            catalog: catalog.node,
+            catalog_keys: catalog.keys,
+            catalog_csn: tree.catalog_csn,
+            keyspace_next: tree.keyspace_next,
+            wal_start_lsn: unmerged.min(log_end),
+            wal_durable_lsn: 0,
+        };
+        let captured = self.pager.capture(version);
+        let dropped = std::mem::take(&mut tree.dropped);
+        Ok(Prepared { captured, record, catalog_changes, dropped, version, before })
+    }
+
+    /// (1): log, data, superblock.
+    fn write(&self, prepared: &mut Prepared) -> Result<()> {
+        if let Some(log) = &self.log {
+            let flushed = log.flush(prepared.record.wal_start_lsn).map_err(Error::from);
+            match flushed {
+                Ok(durable) => prepared.record.wal_durable_lsn = durable,
+                Err(error) => {
+                    self.pager.cancel_checkpoint();
+                    self.poison(&error);
+                    return Err(error);
+                }
+            }
+        }
+        debug_assert!(prepared.version > 0);
+        let result = self.pager.write_checkpoint(&prepared.captured, &prepared.record);
+        if let Err(error) = &result
+            && !is_out_of_space(error)
+        {
+            self.poison(error);
+        }
+        result
+    }
+
+    /// (2): the superblock is durable.
+    fn after_checkpoint(&self, wal_start_lsn: u64) -> Result<()> {
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        if let Some(log) = &self.log {
+            log.release_below(wal_start_lsn)?;
+        }
+        let space = self.pager.space_use()?;
+        if space.free_bytes > space.reachable_bytes / GIVE_BACK_SHARE + (1 << 20) {
+            self.pager.give_back(16)?;
+        }
+        Ok(())
+    }
+
+    /// Merges everything, takes a checkpoint, and gives all free space back to the file system.
+    pub fn checkpoint_fully(&self) -> Result<()> {
+        if self.in_memory {
+            return self.drain_all();
+        }
+        self.drain_all()?;
+        self.checkpoint()?;
+        // Pages that the first checkpoint replaced are free once a second one is durable.
+        self.checkpoint()?;
+        self.pager.give_back(1)?;
+        if let Some(log) = &self.log {
+            log.shrink()?;
+        }
+        Ok(())
+    }
+
+    /// At the end: a checkpoint, unless the last one covers everything.
+    pub fn checkpoint_if_needed(&self) -> Result<()> {
+        let clean = {
+            let state = self.states.current();
+            let buffers = state.generations.len() == 1 && state.active().is_empty();
+            buffers && state.keyspaces.iter().flatten().all(|keyspace| !keyspace.dirty) && self.tree.lock().dropped.is_empty()
+        };
+        if clean { Ok(()) } else { self.checkpoint_fully() }
+    }
+
+    /// Whether enough was written since the last checkpoint.
+    fn checkpoint_due(&self) -> bool {
+        let log_bytes = self.log.as_ref().map_or(0, |log| log.retained_bytes());
+        let limit = self.options.checkpoint_bytes;
+        self.pager.written_bytes() >= limit || log_bytes >= limit
+    }
+
+    /// Body of the checkpoint thread.
+    pub fn run_checkpoints(&self) {
+        let mut clean_at = (0, 0);
+        loop {
+            let wanted = {
+                let mut signals = self.signals.lock.lock();
+                if signals.stopping {
+                    return;
+                }
+                self.signals.work.wait_for(&mut signals, std::time::Duration::from_millis(50));
+                if signals.stopping {
+                    return;
+                }
+                let SignalState { checkpoint_wanted, .. } = &mut *signals;
+                std::mem::take(checkpoint_wanted)
+            };
+            if self.check_writable().is_err() {
+                continue;
+            }
+            // What an idle database has to store: nothing, if neither tree nor log moved.
+            let now = (
+                self.counters.merges.load(Ordering::Relaxed),
+                self.log.as_ref().map_or(0, |log| log.appended_lsn()),
+            );
+            if !self.checkpoint_due() && (!wanted || now == clean_at) {
+                continue;
+            }
+            match self.checkpoint() {
+                Ok(()) => clean_at = now,
+                Err(error) => self.signals.lock.lock().failure = Some(error.to_string()),
+            }
+        }
+    }
+}
+
+fn cleaned(table: &KeyspaceTable) -> KeyspaceTable {
+    let mut table = table.clone();
+    table.iter_mut().flatten().for_each(|keyspace| keyspace.dirty = false);
+    table
+}
+
+fn soiled(table: &KeyspaceTable) -> KeyspaceTable {
+    let mut table = table.clone();
+    table.iter_mut().flatten().for_each(|keyspace| keyspace.dirty = true);
+    table
+}
+
+fn is_out_of_space(error: &Error) -> bool {
+    matches!(error, Error::Storage(source) if source.is_out_of_space())
+}

@@ -1,0 +1,167 @@
+//! Counting keys without visiting them: the tree's counts, corrected by what the buffers say.
+//!
+//! The tree answers in O(log n). Every buffered key of the range is looked at once, as only a look at the tree tells whether
+//! it adds a key, replaces one or removes one; ranges deleted in a buffer are subtracted as a whole.
+
+use std::cmp::Ordering;
+
+use crate::{
+    Result,
+    buffer::{BufferCursor, Found},
+    layers::View,
+    merger::union_push,
+    tree::{self, KeyRange},
+};
+
+/// Number of keys from `lo` up to, but not including, `hi`.
+pub(crate) fn count(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Result<u64> {
+    if hi.is_some_and(|hi| hi <= lo) {
+        return Ok(0);
+    }
+    let ranges = deleted_ranges(view);
+    let mut total = live_in_tree(view, &ranges, lo, hi)?;
+    let mut buffered = Buffered::new(view, lo);
+    while let Some((key, present)) = buffered.next() {
+        if hi.is_some_and(|hi| key >= hi) {
+            break;
+        }
+        let in_tree = is_live_in_tree(view, &ranges, key)?;
+        total = total + u64::from(present && !in_tree) - u64::from(!present && in_tree);
+    }
+    Ok(total)
+}
+
+/// The key that `rank` keys are less than.
+pub(crate) fn nth(view: View<'_>, rank: u64) -> Result<Option<Vec<u8>>> {
+    let ranges = deleted_ranges(view);
+    let mut left = rank;
+    let mut from = Vec::new();
+    let mut buffered = Buffered::new(view, &[]);
+    while let Some((key, present)) = buffered.next() {
+        // Tree keys between two buffered ones, then the buffered one itself.
+        let between = live_in_tree(view, &ranges, &from, Some(key))?;
+        if left < between {
+            return nth_live_in_tree(view, &ranges, &from, left);
+        }
+        left -= between;
+        if present {
+            if left == 0 {
+                return Ok(Some(key.to_vec()));
+            }
+            left -= 1;
+        }
+        from.clear();
+        from.extend_from_slice(key);
+        from.push(0);
+    }
+    nth_live_in_tree(view, &ranges, &from, left)
+}
+
+fn deleted_ranges(view: View<'_>) -> Vec<KeyRange> {
+    let mut all = Vec::new();
+    for buffer in view.buffers() {
+        if buffer.has_range_tombstones() {
+            all.extend(buffer.range_tombstones(view.csn));
+        }
+    }
+    all.sort_by(|a, b| a.lo.cmp(&b.lo));
+    let mut union = Vec::new();
+    for range in &all {
+        union_push(&mut union, &range.lo, range.hi.as_deref());
+    }
+    union
+}
+
+fn in_tree(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Result<u64> {
+    let end = hi.map_or(Ok(view.root.keys), |hi| tree::rank(view.pager, view.root, hi))?;
+    Ok(end.saturating_sub(tree::rank(view.pager, view.root, lo)?))
+}
+
+/// The parts of `[lo, hi)` that no range deletes.
+fn gaps<'r>(ranges: &'r [KeyRange], lo: &'r [u8], hi: Option<&'r [u8]>) -> Vec<(&'r [u8], Option<&'r [u8]>)> {
+    let mut parts = Vec::new();
+    let mut from = lo;
+    for range in ranges {
+        if hi.is_some_and(|hi| range.lo.as_slice() >= hi) {
+            break;
+        }
+        if range.lo.as_slice() > from {
+            parts.push((from, Some(range.lo.as_slice())));
+        }
+        match range.hi.as_deref() {
+            None => return parts,
+            Some(end) => from = from.max(end),
+        }
+    }
+    if hi.is_none_or(|hi| from < hi) {
+        parts.push((from, hi));
+    }
+    parts
+}
+
+fn live_in_tree(view: View<'_>, ranges: &[KeyRange], lo: &[u8], hi: Option<&[u8]>) -> Result<u64> {
+    gaps(ranges, lo, hi).into_iter().map(|(lo, hi)| in_tree(view, lo, hi)).sum()
+}
+
+fn is_live_in_tree(view: View<'_>, ranges: &[KeyRange], key: &[u8]) -> Result<bool> {
+    let after = ranges.partition_point(|range| range.lo.as_slice() <= key);
+    let covered = after > 0 && ranges[after - 1].hi.as_deref().is_none_or(|hi| key < hi);
+    Ok(!covered && tree::get(view.pager, view.root, key)?.is_some())
+}
+
+fn nth_live_in_tree(view: View<'_>, ranges: &[KeyRange], lo: &[u8], rank: u64) -> Result<Option<Vec<u8>>> {
+    let mut left = rank;
+    for (lo, hi) in gaps(ranges, lo, None) {
+        let keys = in_tree(view, lo, hi)?;
+        if left < keys {
+            let mut key = Vec::new();
+            let first = tree::rank(view.pager, view.root, lo)?;
+            let found = tree::nth(view.pager, view.root, first + left, &mut key)?;
+            return Ok(found.then_some(key));
+        }
+        left -= keys;
+    }
+    Ok(None)
+}
+
+/// The buffered keys of a view in order, each with whether the buffers say that it is there.
+struct Buffered<'a> {
+    layers: Vec<BufferCursor<'a>>,
+    /// For ranges deleted in newer layers.
+    view: View<'a>,
+}
+
+impl<'a> Buffered<'a> {
+    fn new(view: View<'a>, lo: &[u8]) -> Buffered<'a> {
+        let mut layers: Vec<_> = view.buffers().map(|buffer| buffer.cursor()).collect();
+        for layer in &mut layers {
+            layer.seek_ge(lo);
+        }
+        Buffered { layers, view }
+    }
+
+    fn next(&mut self) -> Option<(&'a [u8], bool)> {
+        loop {
+            let key = self.layers.iter().filter(|l| l.is_valid()).map(BufferCursor::key).min()?;
+            let mut decided = None;
+            let mut covered = false;
+            for (layer, buffer) in self.layers.iter_mut().zip(self.view.buffers()) {
+                if layer.is_valid() && layer.key().cmp(key) == Ordering::Equal {
+                    if decided.is_none() && !covered {
+                        decided = match layer.resolve(self.view.csn) {
+                            Found::Absent => None,
+                            Found::Deleted => Some(false),
+                            Found::Value(_) | Found::Large(_) => Some(true),
+                        };
+                    }
+                    layer.next();
+                }
+                covered |= buffer.has_range_tombstones() && buffer.cover(key, self.view.csn) > 0;
+            }
+            // A key whose versions are all hidden by a deleted range says nothing: the ranges are counted on their own.
+            if let Some(present) = decided {
+                return Some((key, present));
+            }
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Cursors: ordered positions over buffers and tree, joined.
+//!
+//! Every layer has a cursor of its own. Going forward all of them stand at or after the position, going backward at or
+//! before it; the position is the least (greatest) of them, and the newest layer that has something to say about its key
+//! decides. Which source is next is decided once for a run of tree entries: as long as no buffer has a key inside the
+//! rest of the leaf, stepping is a plain loop over the leaf.
+
+use std::{
+    cmp::Ordering,
+    ops::{Bound, ControlFlow, RangeBounds},
+};
+
+use crate::{
+    Result,
+    buffer::{BufferCursor, Found, KeyspaceBuffer},
+    layers::{View, read_large, read_stored},
+    sync::Arc,
+    tree::TreeCursor,
+};
+
+/// An ordered position in a keyspace, from [`Snapshot::cursor`](crate::Snapshot::cursor) or
+/// [`WriteTxn::cursor`](crate::WriteTxn::cursor). Moves return whether they found an entry; an error leaves the cursor
+/// without a position.
+///
+/// ```
+/// # fn main() -> Result<(), psitri::Error> {
+/// # let db = psitri::Options::new().in_memory()?;
+/// # let ks = db.create_keyspace("k")?;
+/// # let mut txn = db.begin(&[&ks])?;
+/// for key in [&b"a1"[..], b"a2", b"b1"] {
+///     txn.upsert(&ks, key, b"-")?;
+/// }
+/// txn.commit()?;
+/// let snapshot = db.snapshot();
+/// let mut cursor = snapshot.cursor(&ks)?.with_prefix(b"a");
+/// let mut found = cursor.seek_last()?;
+/// let mut keys = Vec::new();
+/// while found {
+///     keys.push(cursor.key().to_vec());
+///     found = cursor.prev()?;
+/// }
+/// assert_eq!(keys, [b"a2", b"a1"]);
+/// # Ok(()) }
+/// ```
+///
+/// A cursor cannot outlive what it reads:
+///
+/// ```compile_fail
+/// # fn main() -> Result<(), psitri::Error> {
+/// # let db = psitri::Options::new().in_memory()?;
+/// # let ks = db.create_keyspace("k")?;
+/// let txn = db.begin(&[&ks])?;
+/// let cursor = txn.cursor(&ks)?;
+/// txn.commit()?;
+/// assert!(!cursor.is_valid());
+/// # Ok(()) }
+/// ```
+pub struct Cursor<'a> {
+    view: View<'a>,
+    layers: Vec<Layer<'a>>,
+    tree: TreeCursor<'a>,
+    lo: Vec<u8>,
+    hi: Option<Vec<u8>>,
+    at: At,
+    value: &'a [u8],
+    forward: bool,
+    has_ranges: bool,
+    /// Entries of the tree cursor's leaf below this index come before every layer, within the bounds.
+    run_end: usize,
+}
+
+/// One buffer.
+struct Layer<'a> {
+    cursor: BufferCursor<'a>,
+    buffer: Option<&'a KeyspaceBuffer>,
+    csn: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Nowhere,
+    Layer(usize),
+    Tree,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn over(view: View<'a>) -> Cursor<'a> {
+        let layers = view.buffers().map(|buffer| layer_of(buffer, view.csn)).collect();
+        Cursor::new(view, layers)
+    }
+
+    /// A cursor of a transaction: its own buffer over what is below.
+    pub(crate) fn over_own(own: BufferCursor<'a>, buffer: &'a Arc<KeyspaceBuffer>, view: View<'a>) -> Cursor<'a> {
+        let mut layers = vec![Layer { cursor: own, buffer: Some(buffer), csn: u64::MAX }];
+        layers.extend(view.buffers().map(|buffer| layer_of(buffer, view.csn)));
+        Cursor::new(view, layers)
+    }
+
+    fn new(view: View<'a>, layers: Vec<Layer<'a>>) -> Cursor<'a> {
+        let has_ranges = layers.iter().any(|l| l.buffer.is_some_and(|b| b.has_range_tombstones()));
+        Cursor {
+            tree: TreeCursor::new(view.pager, view.root),
+            view,
+            layers,
+            lo: Vec::new(),
+            hi: None,
+            at: At::Nowhere,
+            value: &[],
+            forward: true,
+            has_ranges,
+            run_end: 0,
+        }
+    }
+
+    /// Keeps the cursor inside a range of keys. It loses its position.
+    pub fn with_range<'k>(mut self, range: impl RangeBounds<&'k [u8]>) -> Cursor<'a> {
+        (self.lo, self.hi) = key_range(&range);
+        self.at = At::Nowhere;
+        self
+    }
+
+    /// Keeps the cursor inside the keys that begin with `prefix`. It loses its position.
+    pub fn with_prefix(mut self, prefix: &[u8]) -> Cursor<'a> {
+        self.lo = prefix.to_vec();
+        self.hi = prefix_end(prefix);
+        self.at = At::Nowhere;
+        self
+    }
+
+    /// Whether the cursor is on an entry.
+    pub fn is_valid(&self) -> bool {
+        self.at != At::Nowhere
+    }
+
+    /// Key of the entry; empty if there is no position.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        match self.at {
+            At::Nowhere => &[],
+            At::Layer(index) => self.layers[index].cursor.key(),
+            At::Tree => self.tree.key(),
+        }
+    }
+
+    /// Value of the entry, not copied; empty if there is no position.
+    #[inline]
+    pub fn value(&self) -> &'a [u8] {
+        if self.at == At::Nowhere { &[] } else { self.value }
+    }
+
+    /// Key and value, if there is a position.
+    #[inline]
+    pub fn entry(&self) -> Option<(&[u8], &'a [u8])> {
+        self.is_valid().then(|| (self.key(), self.value))
+    }
+
+    /// Moves to the first entry of the bounds.
+    pub fn seek_first(&mut self) -> Result<bool> {
+        let lo = std::mem::take(&mut self.lo);
+        let result = self.seek_forward(&lo);
+        self.lo = lo;
+        result
+    }
+
+    /// Moves to the last entry of the bounds.
+    pub fn seek_last(&mut self) -> Result<bool> {
+        let hi = self.hi.take();
+        let result = self.seek_backward(hi.as_deref());
+        self.hi = hi;
+        result
+    }
+
+    /// Moves to the first entry at or after `key`.
+    pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        if key < self.lo.as_slice() {
+            return self.seek_first();
+        }
+        self.seek_forward(key)
+    }
+
+    /// Moves to the last entry at or before `key`.
+    pub fn seek_back(&mut self, key: &[u8]) -> Result<bool> {
+        if self.hi.as_deref().is_some_and(|hi| key >= hi) {
+            return self.seek_last();
+        }
+        let mut after = Vec::with_capacity(key.len() + 1);
+        after.extend_from_slice(key);
+        after.push(0);
+        self.seek_backward(Some(&after))
+    }
+
+    /// Moves to the next entry. Without a position it stays without one.
+    #[inline]
+    pub fn next(&mut self) -> Result<bool> {
+        if self.at == At::Tree && self.forward {
+            let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
+            if index + 1 < self.run_end {
+                self.tree.set_index(index + 1);
+                self.value = read_stored(self.view.pager, leaf.value(index + 1))?;
+                return Ok(true);
+            }
+        }
+        self.step(true)
+    }
+
+    /// Moves to the entry before. Without a position it stays without one.
+    pub fn prev(&mut self) -> Result<bool> {
+        self.step(false)
+    }
+
+    /// Calls `visit` for every entry of the bounds in order, until it breaks.
+    pub fn for_each(mut self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        let mut key_buffer = Vec::new();
+        let mut found = self.seek_first()?;
+        while found {
+            if self.at == At::Tree && self.run_end > 0 {
+                let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
+                let (pager, mut failure) = (self.view.pager, None);
+                let flow = leaf.for_each(index..self.run_end, &mut key_buffer, |key, stored| {
+                    match read_stored(pager, stored) {
+                        Ok(value) => visit(key, value),
+                        Err(error) => {
+                            failure = Some(error);
+                            ControlFlow::Break(())
+                        }
+                    }
+                });
+                if let Some(error) = failure {
+                    return Err(error);
+                }
+                if flow.is_break() {
+                    return Ok(());
+                }
+                self.tree.set_index(self.run_end - 1);
+            } else if visit(self.key(), self.value).is_break() {
+                return Ok(());
+            }
+            found = self.step(true)?;
+        }
+        Ok(())
+    }
+
+    fn seek_forward(&mut self, key: &[u8]) -> Result<bool> {
+        self.at = At::Nowhere;
+        self.forward = true;
+        for layer in &mut self.layers {
+            layer.cursor.seek_ge(key);
+        }
+        self.tree.seek_ge(key)?;
+        self.settle_forward()
+    }
+
+    /// To the last entry before `end`.
+    fn seek_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        self.at = At::Nowhere;
+        self.forward = false;
+        for layer in &mut self.layers {
+            match end {
+                Some(end) => layer.cursor.seek_lt(end),
+                None => layer.cursor.last(),
+            };
+        }
+        self.tree.seek_lt(end)?;
+        self.settle_backward()
+    }
+
+    fn step(&mut self, forward: bool) -> Result<bool> {
+        if self.at == At::Nowhere {
+            return Ok(false);
+        }
+        if self.forward != forward {
+            let key = self.key().to_vec();
+            if !forward {
+                return self.seek_backward(Some(&key));
+            }
+            let mut after = key;
+            after.push(0);
+            return self.seek_forward(&after);
+        }
+        self.pass_position()?;
+        if forward { self.settle_forward() } else { self.settle_backward() }
+    }
+
+    /// Moves every source that stands on the position's key past it.
+    fn pass_position(&mut self) -> Result<()> {
+        match self.at {
+            At::Nowhere => Ok(()),
+            At::Tree => {
+                // A layer on the same key would have decided, or said nothing: it is passed below.
+                let key = std::mem::take(self.tree.key_mut());
+                self.pass_layers(&key);
+                *self.tree.key_mut() = key;
+                self.move_tree()
+            }
+            At::Layer(index) => {
+                let key = self.layers[index].cursor.key();
+                let tree_too = self.tree.is_valid() && self.tree.key() == key;
+                self.pass_layers(key);
+                if tree_too { self.move_tree() } else { Ok(()) }
+            }
+        }
+    }
+
+    fn pass_layers(&mut self, key: &[u8]) {
+        for layer in &mut self.layers {
+            if layer.cursor.is_valid() && layer.cursor.key() == key {
+                if self.forward {
+                    layer.cursor.next();
+                } else {
+                    layer.cursor.prev();
+                }
+            }
+        }
+    }
+
+    fn move_tree(&mut self) -> Result<()> {
+        let moved = if self.forward { self.tree.next() } else { self.tree.prev() };
+        if moved.is_err() {
+            self.at = At::Nowhere;
+        }
+        moved.map(drop)
+    }
+
+    /// The source with the least (greatest) key.
+    fn first_source(&self) -> At {
+        let mut best = At::Nowhere;
+        let mut best_key: &[u8] = &[];
+        let wanted = if self.forward { Ordering::Less } else { Ordering::Greater };
+        for (index, layer) in self.layers.iter().enumerate() {
+            if layer.cursor.is_valid() && (best == At::Nowhere || layer.cursor.key().cmp(best_key) == wanted) {
+                (best, best_key) = (At::Layer(index), layer.cursor.key());
+            }
+        }
+        if self.tree.is_valid() && (best == At::Nowhere || self.tree.key().cmp(best_key) == wanted) {
+            best = At::Tree;
+        }
+        best
+    }
+
+    fn settle_forward(&mut self) -> Result<bool> {
+        self.run_end = 0;
+        loop {
+            self.at = self.first_source();
+            if self.at == At::Nowhere || self.hi.as_deref().is_some_and(|hi| self.key() >= hi) {
+                self.at = At::Nowhere;
+                return Ok(false);
+            }
+            if self.decide()? {
+                if self.at == At::Tree && !self.has_ranges {
+                    self.find_run_end();
+                }
+                return Ok(true);
+            }
+            self.pass_position()?;
+        }
+    }
+
+    fn settle_backward(&mut self) -> Result<bool> {
+        self.run_end = 0;
+        loop {
+            self.at = self.first_source();
+            if self.at == At::Nowhere || self.key() < self.lo.as_slice() {
+                self.at = At::Nowhere;
+                return Ok(false);
+            }
+            if self.decide()? {
+                return Ok(true);
+            }
+            self.pass_position()?;
+        }
+    }
+
+    /// How far the leaf can be read before a layer or the upper bound comes in.
+    fn find_run_end(&mut self) {
+        let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
+        let mut end = leaf.len();
+        let layer_key = self.layers.iter().filter(|l| l.cursor.is_valid()).map(|l| l.cursor.key()).min();
+        if let Some(key) = layer_key {
+            end = end.min(leaf.lower_bound(key));
+        }
+        if let Some(hi) = &self.hi {
+            end = end.min(leaf.lower_bound(hi));
+        }
+        self.run_end = end;
+    }
+
+    /// Whether the key of the position has a value; leaves it in `value`, and its source in `at`.
+    fn decide(&mut self) -> Result<bool> {
+        if self.at == At::Tree {
+            // No layer stands before it: a layer with the same key would have been chosen first.
+            if self.has_ranges && self.is_covered(self.tree.key(), self.layers.len()) {
+                return Ok(false);
+            }
+            self.value = read_stored(self.view.pager, self.tree.value())?;
+            return Ok(true);
+        }
+        let At::Layer(first) = self.at else {
+            return Ok(false);
+        };
+        let key = self.layers[first].cursor.key();
+        for index in first..self.layers.len() {
+            let layer = &self.layers[index];
+            if !layer.cursor.is_valid() || layer.cursor.key() != key {
+                continue;
+            }
+            let found = layer.cursor.resolve(layer.csn);
+            if matches!(found, Found::Absent) {
+                continue;
+            }
+            if self.has_ranges && self.is_covered(key, index) {
+                return Ok(false);
+            }
+            self.value = match found {
+                Found::Value(value) => value,
+                Found::Large(pointer) => read_large(self.view.pager, pointer)?,
+                _ => return Ok(false),
+            };
+            return Ok(true);
+        }
+        let in_tree = self.tree.is_valid() && self.tree.key() == key;
+        if !in_tree || (self.has_ranges && self.is_covered(key, self.layers.len())) {
+            return Ok(false);
+        }
+        self.value = read_stored(self.view.pager, self.tree.value())?;
+        Ok(true)
+    }
+
+    /// Whether one of the newest `count` layers deleted a range over `key`.
+    fn is_covered(&self, key: &[u8], count: usize) -> bool {
+        self.layers[..count].iter().any(|l| l.buffer.is_some_and(|buffer| buffer.cover(key, l.csn) > 0))
+    }
+}
+
+fn layer_of(buffer: &Arc<KeyspaceBuffer>, csn: u64) -> Layer<'_> {
+    Layer { cursor: buffer.cursor(), buffer: Some(buffer), csn }
+}
+
+/// A range of keys as an inclusive lower and an exclusive upper bound.
+pub(crate) fn key_range<'k>(range: &impl RangeBounds<&'k [u8]>) -> (Vec<u8>, Option<Vec<u8>>) {
+    let after = |key: &[u8]| [key, &[0]].concat();
+    let lo = match range.start_bound() {
+        Bound::Included(key) => key.to_vec(),
+        Bound::Excluded(key) => after(key),
+        Bound::Unbounded => Vec::new(),
+    };
+    let hi = match range.end_bound() {
+        Bound::Included(key) => Some(after(key)),
+        Bound::Excluded(key) => Some(key.to_vec()),
+        Bound::Unbounded => None,
+    };
+    (lo, hi)
+}
+
+/// The least key greater than every key with this prefix; `None` if there is none.
+fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}

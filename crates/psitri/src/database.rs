@@ -1,0 +1,325 @@
+//! A database: opening, keyspaces, and the beginning of everything else.
+
+use std::{path::Path, thread::JoinHandle};
+
+use crate::{
+    Keyspace, Options, ReadMode, Result, Snapshot, WriteTxn,
+    engine::Engine,
+    error::Error,
+    keyspace::{KeyspaceCore, check_name},
+    merger,
+    options::OpenKind,
+    pager::Sink,
+    recovery,
+    state::{KEYSPACES_MAX, KeyspaceState},
+    storage::{MemoryStorage, OsStorage, Storage},
+    sync::{Arc, Mutex, Ordering},
+    tree::{Root, kill_tree},
+    txn::TxnKind,
+    wal::ops::OpsBuilder,
+};
+
+/// An open database. A handle: cheap to clone, usable from any thread.
+///
+/// The last handle that goes away, snapshots and transactions included, closes the database. [`Database::close`] does so
+/// too if it is the last, and reports errors.
+///
+/// ```
+/// # fn main() -> Result<(), psitri::Error> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let db = psitri::Database::open(dir.path().join("db"))?;
+/// let fruit = db.keyspace("fruit")?;
+/// let mut txn = db.begin(&[&fruit])?;
+/// txn.upsert(&fruit, b"apple", b"red")?;
+/// txn.commit()?;
+/// assert_eq!(db.get(&fruit, b"apple")?.as_deref(), Some(&b"red"[..]));
+/// db.close()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Database {
+    pub(crate) core: Arc<DatabaseCore>,
+}
+
+/// What handles, snapshots and transactions keep open.
+pub(crate) struct DatabaseCore {
+    pub engine: Arc<Engine>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    pub batches: crate::batch::BatchQueue,
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").field("path", &self.core.engine.storage.describe()).finish()
+    }
+}
+
+impl Database {
+    /// Opens the database in directory `path` with default options; creates it if there is none.
+    pub fn open(path: impl AsRef<Path>) -> Result<Database> {
+        Options::new().open(path)
+    }
+
+    pub(crate) fn open_at(path: &Path, options: Options, kind: OpenKind) -> Result<Database> {
+        options.check()?;
+        let creates = matches!(kind, OpenKind::OpenOrCreate | OpenKind::Create);
+        if !creates && !path.is_dir() {
+            return Err(Error::NotFound { path: path.to_owned() });
+        }
+        let storage = if creates { OsStorage::create(path)? } else { OsStorage::open(path)? };
+        Database::start(recovery::open(Arc::new(storage), options, kind, false)?)
+    }
+
+    pub(crate) fn open_in_memory(options: Options) -> Result<Database> {
+        let storage = Arc::new(MemoryStorage::new());
+        Database::start(recovery::open(storage, options, OpenKind::Create, true)?)
+    }
+
+    /// Opens a database on another storage: the simulated disk of the tests.
+    #[doc(hidden)]
+    pub fn open_on(storage: Arc<dyn Storage>, options: Options) -> Result<Database> {
+        Database::start(recovery::open(storage, options, OpenKind::OpenOrCreate, false)?)
+    }
+
+    fn start(engine: Engine) -> Result<Database> {
+        let engine = Arc::new(engine);
+        let mut threads = Vec::new();
+        if !engine.read_only {
+            let spawn = |name: &str, body: fn(&Engine)| {
+                let engine = Arc::clone(&engine);
+                std::thread::Builder::new().name(name.into()).spawn(move || body(&engine)).map_err(|source| {
+                    let what = format!("a background thread cannot be started: {source}");
+                    Error::BadOption { option: "merge_threads", what }
+                })
+            };
+            threads.push(spawn("psitri-merge", merger::run)?);
+            if !engine.in_memory {
+                threads.push(spawn("psitri-ckpt", Engine::run_checkpoints)?);
+                threads.push(spawn("psitri-log", Engine::run_log)?);
+            }
+        }
+        let core = DatabaseCore { engine, threads: Mutex::new(threads), batches: Default::default() };
+        Ok(Database { core: Arc::new(core) })
+    }
+
+    /// The keyspace `name`; created if there is none. Names are 1 to 255 bytes of UTF-8.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        match self.open_keyspace(name) {
+            Err(Error::KeyspaceNotFound { .. }) => match self.create_keyspace(name) {
+                Err(Error::KeyspaceExists { .. }) => self.open_keyspace(name),
+                created => created,
+            },
+            found => found,
+        }
+    }
+
+    /// The keyspace `name`; [`Error::KeyspaceNotFound`] if there is none.
+    pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
+        let keyspaces = self.core.engine.keyspaces.read();
+        let core = keyspaces.get(name).ok_or_else(|| Error::KeyspaceNotFound { name: name.to_owned() })?;
+        Ok(Keyspace { core: Arc::clone(core) })
+    }
+
+    /// Creates keyspace `name`; [`Error::KeyspaceExists`] if there is one. At most 65,536 exist at a time.
+    pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
+        check_name(name)?;
+        let engine = &self.core.engine;
+        engine.check_writable()?;
+        let mut tree = engine.tree.lock();
+        let mut keyspaces = engine.keyspaces.write();
+        if keyspaces.contains_key(name) {
+            return Err(Error::KeyspaceExists { name: name.to_owned() });
+        }
+        let (slot, active) = {
+            let state = engine.states.current();
+            let active = state.active().id;
+            let reusable = tree.free_slots.iter().position(|&(_, dropped_in)| dropped_in < active);
+            let slot = reusable.map_or(state.keyspaces.len() as u32, |index| tree.free_slots[index].0);
+            (slot, active)
+        };
+        if slot as usize >= KEYSPACES_MAX {
+            return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
+        }
+        let id = tree.keyspace_next;
+        let mut ops = OpsBuilder::new();
+        ops.create_keyspace(id, name.as_bytes());
+        tree.catalog_csn = self.log_keyspace_change(&ops)?;
+        tree.keyspace_next = id + 1;
+        tree.free_slots.retain(|&(free, _)| free != slot);
+        let core = Arc::new(KeyspaceCore::new(id, slot, engine.id, name));
+        let keyspace = KeyspaceState {
+            core: Arc::clone(&core),
+            root: Root::default(),
+            generation_merged: active - 1,
+            csn_merged: 0,
+            dirty: true,
+        };
+        engine.change_layers(|state| {
+            let mut table = (*state.keyspaces).clone();
+            let slot = slot as usize;
+            if table.len() <= slot {
+                table.resize(slot + 1, None);
+            }
+            table[slot] = Some(keyspace);
+            state.keyspaces = Arc::new(table);
+        });
+        keyspaces.insert(name.to_owned(), Arc::clone(&core));
+        Ok(Keyspace { core })
+    }
+
+    /// Logs a change of the catalog with the database's durability. Called with `tree` held, so that no checkpoint comes
+    /// between the record and the change. Returns its CSN.
+    fn log_keyspace_change(&self, ops: &OpsBuilder) -> Result<u64> {
+        let engine = &self.core.engine;
+        let mut commits = engine.commits.lock();
+        let mut csn = 0;
+        let logged = engine.log_commit(&mut commits, ops.op_count(), ops.payload(), engine.options.durability, |c, _| csn = c)?;
+        drop(commits);
+        engine.finish_commit(logged)?;
+        Ok(csn)
+    }
+
+    /// Removes keyspace `name` with all it holds. Waits for the transaction that writes to it. Snapshots taken before go on
+    /// reading it; other uses of its handles fail with [`Error::KeyspaceGone`].
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        let engine = &self.core.engine;
+        engine.check_writable()?;
+        let core = self.open_keyspace(name)?.core;
+        let _writer = core.lock()?;
+        // With the write lock held and marked, the merge can finish with the keyspace: nothing of it stays behind.
+        core.generation_open.store(crate::txn::NO_GENERATION, Ordering::Release);
+        let result = self.drop_locked(name, &core);
+        core.generation_open.store(0, Ordering::Release);
+        result
+    }
+
+    fn drop_locked(&self, name: &str, core: &Arc<KeyspaceCore>) -> Result<()> {
+        let engine = &self.core.engine;
+        engine.drain(&[core.slot])?;
+        let mut tree = engine.tree.lock();
+        let mut keyspaces = engine.keyspaces.write();
+        let (root, active, version) = {
+            let state = engine.states.current();
+            let keyspace = engine.keyspace_state(&state, core)?;
+            (keyspace.root, state.active().id, state.tree_version + 1)
+        };
+        let mut sink = Sink::new(&engine.pager, version);
+        kill_tree(&mut sink, root.node)?;
+        let changes = sink.finish()?;
+        let mut ops = OpsBuilder::new();
+        ops.drop_keyspace(core.id);
+        tree.catalog_csn = self.log_keyspace_change(&ops)?;
+        core.dropped.store(true, Ordering::Release);
+        engine.change_layers(|state| {
+            let mut table = (*state.keyspaces).clone();
+            table[core.slot as usize] = None;
+            state.keyspaces = Arc::new(table);
+        });
+        engine.publish_roots(&mut tree, &[], &changes);
+        tree.dropped.push(core.id);
+        tree.free_slots.push((core.slot, active));
+        keyspaces.remove(&core.name());
+        debug_assert!(!keyspaces.contains_key(name) || core.name() != name);
+        Ok(())
+    }
+
+    /// Renames a keyspace. Handles stay valid.
+    pub fn rename_keyspace(&self, from: &str, to: &str) -> Result<()> {
+        check_name(to)?;
+        let engine = &self.core.engine;
+        engine.check_writable()?;
+        let mut tree = engine.tree.lock();
+        let mut keyspaces = engine.keyspaces.write();
+        if keyspaces.contains_key(to) {
+            return Err(Error::KeyspaceExists { name: to.to_owned() });
+        }
+        let core = keyspaces.get(from).cloned().ok_or_else(|| Error::KeyspaceNotFound { name: from.to_owned() })?;
+        let mut ops = OpsBuilder::new();
+        ops.rename_keyspace(core.id, to.as_bytes());
+        tree.catalog_csn = self.log_keyspace_change(&ops)?;
+        core.set_name(Arc::from(to));
+        keyspaces.remove(from);
+        keyspaces.insert(to.to_owned(), Arc::clone(&core));
+        engine.change_layers(|state| {
+            let mut table = (*state.keyspaces).clone();
+            if let Some(keyspace) = &mut table[core.slot as usize] {
+                keyspace.dirty = true;
+            }
+            state.keyspaces = Arc::new(table);
+        });
+        Ok(())
+    }
+
+    /// Names of all keyspaces, sorted.
+    pub fn keyspaces(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.core.engine.keyspaces.read().keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Begins a transaction that may write to `keyspaces` and read all. Waits for the transactions that write to them now.
+    /// No keyspace may be named twice.
+    pub fn begin(&self, keyspaces: &[&Keyspace]) -> Result<WriteTxn> {
+        WriteTxn::begin(&self.core, keyspaces, TxnKind::Buffered)
+    }
+
+    /// Begins a transaction whose changes are merged into the tree by its commit, in the caller's thread: for bulk loads.
+    /// It needs bounded memory, however much it writes.
+    pub fn begin_direct(&self, keyspaces: &[&Keyspace]) -> Result<WriteTxn> {
+        WriteTxn::begin(&self.core, keyspaces, TxnKind::Direct)
+    }
+
+    /// A snapshot of all keyspaces: everything committed so far, nothing later. O(1), without locks.
+    pub fn snapshot(&self) -> Snapshot {
+        self.snapshot_with(ReadMode::Latest)
+    }
+
+    /// A snapshot that reads only some layers.
+    pub fn snapshot_with(&self, mode: ReadMode) -> Snapshot {
+        Snapshot::new(&self.core, mode)
+    }
+
+    /// The newest committed value of a key, copied. A [`Snapshot`] reads without a copy.
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.snapshot().get(keyspace, key)?.map(<[u8]>::to_vec))
+    }
+
+    /// Makes every commit that returned so far durable, whatever its durability.
+    pub fn flush(&self) -> Result<()> {
+        self.core.engine.flush_log()
+    }
+
+    /// Merges the write buffer, writes a checkpoint, and gives free space back to the file system. Writers may go on.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core.engine.check_writable()?;
+        self.core.engine.checkpoint_fully()
+    }
+
+    /// Closes the database if this is the last handle: merges, takes a checkpoint, and reports any error. With other
+    /// handles, snapshots or transactions alive it only takes the checkpoint.
+    pub fn close(self) -> Result<()> {
+        if self.core.engine.read_only {
+            return Ok(());
+        }
+        self.checkpoint()
+    }
+}
+
+impl Drop for DatabaseCore {
+    fn drop(&mut self) {
+        let engine = &self.engine;
+        if !engine.read_only && !engine.is_poisoned() && !engine.in_memory {
+            // Nothing is lost if this fails: the log has everything.
+            let _ = engine.checkpoint_if_needed();
+        }
+        {
+            let mut signals = engine.signals.lock.lock();
+            signals.stopping = true;
+            engine.signals.work.notify_all();
+        }
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has nothing more to say here; the log has everything.
+            let _ = thread.join();
+        }
+    }
+}

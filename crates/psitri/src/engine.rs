@@ -1,0 +1,398 @@
+//! What all handles of one open database share, and the publication of its states.
+//!
+//! # Lock order
+//! keyspace write locks (by id) -> `tree` -> `commits` -> `layers` -> the pager's space. Readers take none of them.
+//!
+//! # Invariants
+//! (1) A state is published only under `layers`; roots change only under `tree` as well, so tree versions are ordered.
+//! (2) `visible_csn` only grows, and every commit up to it is in the layers of the state that is current then.
+//! (3) Space is reclaimed under `tree`, with the pins of all states: no version is published in between.
+//! (4) After a failed flush or write of the log or a superblock the engine is poisoned: nothing is written any more.
+
+use std::{
+    collections::HashMap,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Options, Result,
+    buffer::BufferError,
+    error::Error,
+    keyspace::KeyspaceCore,
+    pager::{Changes, Pager},
+    pins::Registry,
+    state::{ArenaPool, Generation, KeyspaceState, State},
+    storage::{Storage, StorageLock},
+    sync::{Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock},
+    tree::Root,
+    wal::{Wal, WalError, WalShared},
+};
+
+/// Everything that commits take turns at.
+pub(crate) struct Commits {
+    pub log: Option<Wal>,
+    pub csn_next: u64,
+    /// Commits that are logged but not visible yet, as one before them waits for the disk: CSN and end in the log.
+    pub waiting: std::collections::VecDeque<(u64, u64)>,
+}
+
+/// The durable side of the tree.
+#[derive(Debug, Default)]
+pub(crate) struct TreeState {
+    pub catalog: Root,
+    pub catalog_csn: u64,
+    pub checkpoint_generation: u64,
+    pub keyspace_next: u32,
+    /// Keyspaces dropped since the last checkpoint: their ids leave the catalog.
+    pub dropped: Vec<u32>,
+    /// Slots that may be used again once the generation is frozen.
+    pub free_slots: Vec<(u32, u64)>,
+}
+
+/// One root that changes.
+pub(crate) struct RootUpdate {
+    pub slot: u32,
+    pub id: u32,
+    pub root: Root,
+    pub generation_merged: u64,
+    pub csn_merged: u64,
+}
+
+/// Counters for `stats`.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub merges: AtomicU64,
+    pub merged_entries: AtomicU64,
+    pub checkpoints: AtomicU64,
+    pub stalls: AtomicU64,
+    pub stalled_us: AtomicU64,
+}
+
+/// What wakes the background threads and those who wait for them.
+#[derive(Default)]
+pub(crate) struct Signals {
+    pub lock: Mutex<SignalState>,
+    /// There may be something to merge or to checkpoint.
+    pub work: Condvar,
+    /// Something was merged, or failed.
+    pub done: Condvar,
+}
+
+#[derive(Default)]
+pub(crate) struct SignalState {
+    pub stopping: bool,
+    pub checkpoint_wanted: bool,
+    /// Why the last merge or checkpoint failed; cleared by the next that succeeds.
+    pub failure: Option<String>,
+    /// Counts attempts of the merge thread, successful or not.
+    pub rounds: u64,
+}
+
+pub(crate) struct Engine {
+    pub id: u64,
+    pub options: Options,
+    pub storage: Arc<dyn Storage>,
+    pub read_only: bool,
+    pub in_memory: bool,
+    pub pager: Pager,
+    pub states: Registry<State>,
+    /// Id of the active generation; stored before the state that has it is published.
+    pub generation_active: AtomicU64,
+    pub visible_csn: AtomicU64,
+    pub commits: Mutex<Commits>,
+    pub log: Option<Arc<WalShared>>,
+    pub tree: Mutex<TreeState>,
+    pub layers: Mutex<()>,
+    pub keyspaces: RwLock<HashMap<String, Arc<KeyspaceCore>>>,
+    pub pool: Arc<ArenaPool>,
+    pub signals: Signals,
+    pub counters: Counters,
+    /// Values written straight to the data file, and how many of them are known to be durable.
+    pub large_values_written: AtomicU64,
+    pub large_values_synced: AtomicU64,
+    pub large_values_flush: Mutex<()>,
+    /// One checkpoint at a time.
+    pub checkpointing: Mutex<()>,
+    poison: OnceLock<String>,
+    /// Last: nobody else may open the files while anything above lives.
+    pub _lock: Option<StorageLock>,
+}
+
+/// How long a writer waits for the merge before it looks again whether it failed.
+const STALL_POLL: Duration = Duration::from_millis(50);
+
+pub(crate) fn buffer_error(error: BufferError, reserve_bytes: usize) -> Error {
+    match error {
+        BufferError::Full => Error::BufferFull { bytes: reserve_bytes },
+        BufferError::KeyTooLong { bytes } => Error::KeyTooLong { bytes, max: crate::KEY_BYTES_MAX },
+        BufferError::ValueTooLong { bytes } => {
+            Error::ValueTooLong { bytes: bytes as u64, max: crate::VALUE_BYTES_MAX }
+        }
+        other => Error::BadOption { option: "buffer_bytes", what: other.to_string() },
+    }
+}
+
+impl From<WalError> for Error {
+    fn from(error: WalError) -> Error {
+        match error {
+            WalError::Storage(source) => Error::Storage(source),
+            WalError::Corrupted { file, offset, what } => Error::Corrupted { what: what.to_string(), file, offset },
+            WalError::UnsupportedVersion { found, supported, .. } => Error::UnsupportedVersion { found, supported },
+            WalError::Poisoned { cause } => Error::Poisoned { cause: cause.to_string() },
+            WalError::Visitor(inner) => match inner.downcast::<Error>() {
+                Ok(error) => *error,
+                Err(other) => Error::corrupted("log", 0, other.to_string()),
+            },
+            other => Error::BadOption { option: "wal", what: other.to_string() },
+        }
+    }
+}
+
+impl Engine {
+    #[expect(clippy::too_many_arguments, reason = "called once by each way of opening")]
+    pub fn new(
+        id: u64,
+        options: Options,
+        storage: Arc<dyn Storage>,
+        kind: EngineKind,
+        pager: Pager,
+        state: State,
+        csn: u64,
+        log: Option<Wal>,
+        tree: TreeState,
+        keyspaces: HashMap<String, Arc<KeyspaceCore>>,
+        pool: Arc<ArenaPool>,
+        lock: Option<StorageLock>,
+    ) -> Engine {
+        Engine {
+            id,
+            options,
+            storage,
+            read_only: kind == EngineKind::ReadOnly,
+            in_memory: kind == EngineKind::Memory,
+            pager,
+            generation_active: AtomicU64::new(state.active().id),
+            states: Registry::new(Box::new(state)),
+            visible_csn: AtomicU64::new(csn),
+            log: log.as_ref().map(|log| Arc::clone(log.shared())),
+            commits: Mutex::new(Commits { log, csn_next: csn + 1, waiting: Default::default() }),
+            tree: Mutex::new(tree),
+            layers: Mutex::new(()),
+            keyspaces: RwLock::new(keyspaces),
+            pool,
+            signals: Signals::default(),
+            counters: Counters::default(),
+            large_values_written: AtomicU64::new(0),
+            large_values_synced: AtomicU64::new(0),
+            large_values_flush: Mutex::new(()),
+            checkpointing: Mutex::new(()),
+            poison: OnceLock::new(),
+            _lock: lock,
+        }
+    }
+
+    /// An error if nothing may be written.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        match self.poison.get() {
+            Some(cause) => Err(Error::Poisoned { cause: cause.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// (4): remembers the first failure after which the state of the disk is unknown.
+    pub fn poison(&self, error: &Error) {
+        let _ = self.poison.set(error.to_string());
+        self.signals.done.notify_all();
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.poison.get().is_some()
+    }
+
+    /// Publishes a state made from the current one. Returns what `change` returned.
+    pub fn change_layers<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let _layers = self.layers.lock();
+        let mut next = {
+            let current = self.states.current();
+            State {
+                tree_version: current.tree_version,
+                generations: current.generations.clone(),
+                keyspaces: Arc::clone(&current.keyspaces),
+            }
+        };
+        let result = change(&mut next);
+        self.states.publish(Box::new(next));
+        result
+    }
+
+    /// Publishes new roots, and what was written and made obsolete for them. `tree` is the held lock.
+    pub fn publish_roots(&self, tree: &mut MutexGuard<'_, TreeState>, updates: &[RootUpdate], changes: &Changes) {
+        let version = self.states.current().tree_version + 1;
+        self.pager.publish(version, changes);
+        self.change_layers(|state| apply_roots(state, version, updates));
+        if self.in_memory {
+            self.pager.set_durable(version);
+        }
+        self.reclaim(tree);
+    }
+
+    /// Frees what nobody can reach any more. `_tree` is the held lock (invariant 3).
+    pub fn reclaim(&self, _tree: &mut MutexGuard<'_, TreeState>) {
+        let mut pins = vec![self.states.current().tree_version];
+        let retired = self.states.reclaim(|state| pins.push(state.tree_version));
+        self.pager.reclaim(&pins);
+        drop(retired);
+    }
+
+    /// Freezes the active generation if it is still `generation` and holds anything.
+    pub fn freeze(&self, generation: u64) -> Result<()> {
+        let next = Arc::new(Generation::new(generation + 1, &self.pool)?);
+        let frozen = {
+            let _layers = self.layers.lock();
+            let current = self.states.current();
+            if current.active().id != generation || current.active().is_empty() {
+                false
+            } else {
+                let mut generations = Vec::with_capacity(current.generations.len() + 1);
+                generations.push(next);
+                generations.extend(current.generations.iter().cloned());
+                let state = State {
+                    tree_version: current.tree_version,
+                    generations,
+                    keyspaces: Arc::clone(&current.keyspaces),
+                };
+                drop(current);
+                self.generation_active.store(generation + 1, Ordering::SeqCst);
+                self.states.publish(Box::new(state));
+                true
+            }
+        };
+        if frozen {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Wakes the merge thread.
+    pub fn wake(&self) {
+        let _signals = self.signals.lock.lock();
+        self.signals.work.notify_all();
+    }
+
+    /// Lets a writer in: freezes a full buffer, and waits while too many are frozen.
+    #[inline]
+    pub fn admit(&self) -> Result<()> {
+        let budget = self.options.buffer_bytes as u64;
+        let (generation, used, frozen) = {
+            let state = self.states.current();
+            let used = state.active().bytes_used();
+            if used * 2 < budget {
+                return Ok(());
+            }
+            (state.active().id, used, frozen_count(&state))
+        };
+        self.admit_slowly(generation, used, frozen)
+    }
+
+    #[cold]
+    fn admit_slowly(&self, generation: u64, used: u64, frozen: usize) -> Result<()> {
+        let budget = self.options.buffer_bytes as u64;
+        if used >= budget {
+            if frozen < self.options.frozen_buffers {
+                return self.freeze(generation);
+            }
+            return self.wait_for_room(generation);
+        }
+        if frozen >= self.options.frozen_buffers {
+            self.pace(used, budget);
+        }
+        Ok(())
+    }
+
+    /// Slows a writer down in proportion to how near the stop is, so that the stop does not come.
+    fn pace(&self, used: u64, budget: u64) {
+        // From half full on: up to 20 us a transaction, more as less room is left.
+        let over = (used * 2).saturating_sub(budget);
+        let delay = Duration::from_nanos(over * 20_000 / budget.max(1));
+        let start = Instant::now();
+        while start.elapsed() < delay {
+            std::thread::yield_now();
+        }
+    }
+
+    fn wait_for_room(&self, generation: u64) -> Result<()> {
+        let start = Instant::now();
+        let mut signals = self.signals.lock.lock();
+        let first_round = signals.rounds;
+        let result = loop {
+            if let Err(error) = self.check_writable() {
+                break Err(error);
+            }
+            {
+                let state = self.states.current();
+                if state.active().id != generation || frozen_count(&state) < self.options.frozen_buffers {
+                    break Ok(());
+                }
+            }
+            // A merge that fails, for want of space say, is tried again; its error goes to those who need the room.
+            if let (Some(cause), true) = (&signals.failure, signals.rounds > first_round + 1) {
+                let what = format!("the write buffer is full and cannot be merged: {cause}");
+                break Err(Error::Stalled { what });
+            }
+            self.signals.work.notify_all();
+            self.signals.done.wait_for(&mut signals, STALL_POLL);
+        };
+        drop(signals);
+        self.counters.stalls.fetch_add(1, Ordering::Relaxed);
+        self.counters.stalled_us.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+        result?;
+        self.freeze(generation)
+    }
+
+    /// The error of using a keyspace that a state does not have.
+    pub fn keyspace_state<'s>(&self, state: &'s State, core: &KeyspaceCore) -> Result<&'s KeyspaceState> {
+        if core.database != self.id {
+            return Err(Error::ForeignKeyspace);
+        }
+        state.keyspace(core.slot, core.id).ok_or_else(|| core.gone())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EngineKind {
+    Disk,
+    Memory,
+    ReadOnly,
+}
+
+/// Frozen generations that the merge can take up.
+pub(crate) fn frozen_count(state: &State) -> usize {
+    state.generations[1..].iter().filter(|g| !g.blocked.load(Ordering::Relaxed)).count()
+}
+
+/// Puts new roots into a state and drops the generations that no keyspace needs any more.
+pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate]) {
+    state.tree_version = version;
+    let mut keyspaces = (*state.keyspaces).clone();
+    for update in updates {
+        let slot = keyspaces[update.slot as usize].as_mut();
+        let Some(keyspace) = slot.filter(|keyspace| keyspace.core.id == update.id) else {
+            continue;
+        };
+        keyspace.root = update.root;
+        keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
+        keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
+        keyspace.dirty = true;
+    }
+    let frozen = state.generations.split_off(1);
+    state.generations.extend(frozen.into_iter().filter(|generation| {
+        generation.slots().iter().any(|&slot| {
+            keyspaces[slot as usize].as_ref().is_some_and(|k| k.generation_merged < generation.id)
+        })
+    }));
+    state.keyspaces = Arc::new(keyspaces);
+}

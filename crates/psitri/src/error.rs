@@ -1,0 +1,177 @@
+//! The one error type that users of the crate see.
+
+use std::path::PathBuf;
+
+use crate::storage::StorageError;
+
+/// What can go wrong. Every message says what was wrong and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system or the disk refused an operation.
+    #[error("{0}")]
+    Storage(#[from] StorageError),
+
+    /// Stored bytes are not what was written. Nothing was returned from the damaged place.
+    #[error("corrupted database: {what} in {file} at offset {offset}; restore the file from a backup or run `psitri verify` for the extent of the damage")]
+    Corrupted {
+        /// What was found to be wrong.
+        what: String,
+        /// File name inside the database directory.
+        file: String,
+        /// Byte offset in that file.
+        offset: u64,
+    },
+
+    /// The database was written by a newer release.
+    #[error("the database has format version {found}, this release reads up to {supported}; open it with a newer release")]
+    UnsupportedVersion {
+        /// Version in the file.
+        found: u32,
+        /// Newest version this release reads.
+        supported: u32,
+    },
+
+    /// An earlier write or flush failed, so that the state of the disk is unknown. Reads go on; reopen to write again.
+    #[error("the database refuses writes after an earlier failure: {cause}; reads go on, reopen the database to write again")]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+
+    /// `create` found a database at the path.
+    #[error("{path}: a database exists already; use open, or remove it first")]
+    AlreadyExists {
+        /// The directory.
+        path: PathBuf,
+    },
+
+    /// `open_existing` or `open_read_only` found no database at the path.
+    #[error("{path}: no database here; use open or create to make one")]
+    NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
+
+    /// A write was attempted on a database opened with `open_read_only`.
+    #[error("the database is open for reading only; use open to write")]
+    ReadOnly,
+
+    /// The key is longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX).
+    #[error("key of {bytes} bytes; at most {max} are allowed")]
+    KeyTooLong {
+        /// Length given.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+
+    /// The value is longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+    #[error("value of {bytes} bytes; at most {max} are allowed")]
+    ValueTooLong {
+        /// Length given.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+
+    /// `insert` found the key present.
+    #[error("insert: the key exists already; use upsert or update to replace its value")]
+    KeyExists,
+
+    /// `update` found the key absent.
+    #[error("update: the key does not exist; use upsert or insert to add it")]
+    KeyAbsent,
+
+    /// No keyspace has this name.
+    #[error("keyspace {name:?} does not exist; create it first")]
+    KeyspaceNotFound {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// A keyspace of this name exists.
+    #[error("keyspace {name:?} exists already")]
+    KeyspaceExists {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// The handle's keyspace was dropped, or did not exist yet when the snapshot was taken.
+    #[error("keyspace {name:?} does not exist here: it was dropped, or created after the snapshot was taken")]
+    KeyspaceGone {
+        /// Name when the handle was made.
+        name: String,
+    },
+
+    /// Keyspace names are 1 to 255 bytes long.
+    #[error("keyspace name of {bytes} bytes; 1 to {max} are allowed")]
+    KeyspaceName {
+        /// Length given.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+
+    /// Too many keyspaces.
+    #[error("{max} keyspaces exist; drop one before creating another")]
+    TooManyKeyspaces {
+        /// The limit.
+        max: usize,
+    },
+
+    /// The transaction wrote to a keyspace that it was not begun with.
+    #[error("keyspace {name:?} is not part of this write transaction; name it in begin")]
+    NotInTransaction {
+        /// The keyspace.
+        name: String,
+    },
+
+    /// The same keyspace was named twice in `begin`.
+    #[error("keyspace {name:?} is named twice in begin")]
+    NamedTwice {
+        /// The keyspace.
+        name: String,
+    },
+
+    /// A handle of one database was used with another.
+    #[error("the keyspace handle belongs to another database")]
+    ForeignKeyspace,
+
+    /// An option has a value that cannot work.
+    #[error("option {option}: {what}")]
+    BadOption {
+        /// Name of the option.
+        option: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
+
+    /// The write buffer is full and could not be merged, for want of disk space say. Nothing is lost; try again when the
+    /// cause is gone.
+    #[error("{what}; nothing is lost, try again when the cause is gone")]
+    Stalled {
+        /// What keeps the merge from going on.
+        what: String,
+    },
+
+    /// The write buffer has no room for a version; the transaction should be aborted and split.
+    #[error("the write buffer's address space of {bytes} bytes is exhausted; use smaller transactions or begin_direct")]
+    BufferFull {
+        /// Size of the address space.
+        bytes: usize,
+    },
+}
+
+/// Result with the crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn corrupted(file: &str, offset: u64, what: impl Into<String>) -> Error {
+        Error::Corrupted {
+            what: what.into(),
+            file: file.to_owned(),
+            offset,
+        }
+    }
+}

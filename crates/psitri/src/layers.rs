@@ -1,0 +1,82 @@
+//! Reading one key through the layers: buffers newest first, then the tree.
+
+use crate::{
+    ReadMode, Result,
+    buffer::Found,
+    node::{Stored, ValuePointer},
+    pager::Pager,
+    state::{Generation, KeyspaceState, State},
+    sync::Arc,
+    tree::{self, Root},
+};
+
+/// CSN bound for the holder of a write lock: it sees every stamped version of its keyspace.
+pub(crate) const CSN_NEWEST: u64 = u64::MAX - 1;
+
+/// What one keyspace is made of for one reader.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub pager: &'a Pager,
+    /// Newest first. Those up to `generation_merged` are in the tree.
+    pub generations: &'a [Arc<Generation>],
+    pub slot: u32,
+    pub generation_merged: u64,
+    pub csn: u64,
+    pub root: Root,
+}
+
+impl<'a> View<'a> {
+    pub fn new(pager: &'a Pager, state: &'a State, keyspace: &KeyspaceState, slot: u32, csn: u64, mode: ReadMode) -> View<'a> {
+        let generations = match mode {
+            ReadMode::Latest => &state.generations[..],
+            ReadMode::Buffered => &state.generations[1..],
+            ReadMode::Trie => &[],
+        };
+        View {
+            pager,
+            generations,
+            slot,
+            generation_merged: keyspace.generation_merged,
+            csn,
+            root: keyspace.root,
+        }
+    }
+
+    /// Buffers that count for the keyspace, newest first.
+    pub fn buffers(self) -> impl Iterator<Item = &'a Arc<crate::buffer::KeyspaceBuffer>> {
+        self.generations
+            .iter()
+            .take_while(move |generation| generation.id > self.generation_merged)
+            .filter_map(move |generation| generation.buffer(self.slot))
+    }
+
+    #[inline]
+    pub fn get(self, key: &[u8]) -> Result<Option<&'a [u8]>> {
+        for buffer in self.buffers() {
+            match buffer.get(key, self.csn) {
+                Found::Absent => {}
+                Found::Deleted => return Ok(None),
+                Found::Value(value) => return Ok(Some(value)),
+                Found::Large(pointer) => return read_large(self.pager, pointer).map(Some),
+            }
+        }
+        match tree::get(self.pager, self.root, key)? {
+            None => Ok(None),
+            Some(stored) => read_stored(self.pager, stored).map(Some),
+        }
+    }
+}
+
+/// Bytes of a value that a buffer refers to.
+pub(crate) fn read_large<'a>(pager: &'a Pager, pointer: &[u8; 24]) -> Result<&'a [u8]> {
+    pager.value(&ValuePointer::decode(pointer))
+}
+
+/// Bytes of a value that a leaf holds or refers to.
+#[inline]
+pub(crate) fn read_stored<'a>(pager: &'a Pager, stored: Stored<'a>) -> Result<&'a [u8]> {
+    match stored {
+        Stored::Inline(value) => Ok(value),
+        Stored::External(pointer) => pager.value(&pointer),
+    }
+}

@@ -1,0 +1,266 @@
+//! How a database is opened: sizes, limits and durability.
+
+use std::{fmt, path::Path, str::FromStr, time::Duration};
+
+use crate::{Database, Error, Result};
+
+/// What a returned commit survives. Each mode survives `kill -9`; none can corrupt the database.
+///
+/// | mode | power loss | a commit costs |
+/// |---|---|---|
+/// | `None` | loses a suffix of the commits | a copy into the mapped log, no system call |
+/// | `Async` | loses at most about the flush interval | as `None`; a thread flushes the log |
+/// | `Sync` | loses nothing that was acknowledged | a shared flush of the log |
+/// | `WriteThrough` | loses nothing that was acknowledged | a flush of its own |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Durability {
+    /// Survives the death of the process; power loss may cut off the newest commits.
+    #[default]
+    None,
+    /// Like `None`, with a flush of the log in the background every
+    /// [`async_interval`](Options::async_interval).
+    Async,
+    /// The commit returns, and becomes visible, when it is on the disk. Concurrent commits share flushes.
+    Sync,
+    /// Each commit is flushed on its own before the next one is taken.
+    WriteThrough,
+}
+
+impl Durability {
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, Durability::Sync | Durability::WriteThrough)
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Durability::None => "none",
+            Durability::Async => "async",
+            Durability::Sync => "sync",
+            Durability::WriteThrough => "write-through",
+        })
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "none" => Ok(Durability::None),
+            "async" => Ok(Durability::Async),
+            "sync" => Ok(Durability::Sync),
+            "write-through" => Ok(Durability::WriteThrough),
+            other => Err(format!(
+                "{other:?} is not a durability; use none, async, sync or write-through"
+            )),
+        }
+    }
+}
+
+/// Which layers a snapshot reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum ReadMode {
+    /// Everything committed when the snapshot was taken.
+    #[default]
+    Latest,
+    /// Frozen buffers and the tree: what was committed up to the last freeze of the active buffer.
+    Buffered,
+    /// The tree only: what has been merged.
+    Trie,
+}
+
+impl FromStr for ReadMode {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "latest" => Ok(ReadMode::Latest),
+            "buffered" => Ok(ReadMode::Buffered),
+            "trie" => Ok(ReadMode::Trie),
+            other => Err(format!(
+                "{other:?} is not a read mode; use latest, buffered or trie"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for ReadMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ReadMode::Latest => "latest",
+            ReadMode::Buffered => "buffered",
+            ReadMode::Trie => "trie",
+        })
+    }
+}
+
+/// Builder for opening a database.
+///
+/// ```
+/// # fn main() -> Result<(), psitri::Error> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// use psitri::{Durability, Options};
+/// let db = Options::new()
+///     .buffer_bytes(16 << 20)
+///     .durability(Durability::Sync)
+///     .open(dir.path().join("ledger"))?;
+/// # db.close()
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub(crate) buffer_bytes: usize,
+    pub(crate) frozen_buffers: usize,
+    pub(crate) durability: Durability,
+    pub(crate) async_interval: Duration,
+    pub(crate) idle_flush: Duration,
+    pub(crate) merge_threads: usize,
+    pub(crate) pinned_cache_bytes: u64,
+    pub(crate) wal_segment_bytes: u64,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) map_reserve_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            buffer_bytes: 64 << 20,
+            frozen_buffers: 2,
+            durability: Durability::None,
+            async_interval: Duration::from_millis(100),
+            idle_flush: Duration::from_secs(1),
+            merge_threads: 1,
+            pinned_cache_bytes: 0,
+            wal_segment_bytes: 16 << 20,
+            checkpoint_bytes: 64 << 20,
+            map_reserve_bytes: 1 << 40,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults: 64 MiB buffer, two frozen buffers, durability `none`, one merge thread.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Bytes that the active write buffer takes before it is frozen and merged. 256 KiB to 2 GiB; default 64 MiB.
+    /// A transaction that writes more than half of this spills into the tree and is merged as it goes.
+    pub fn buffer_bytes(mut self, bytes: usize) -> Options {
+        self.buffer_bytes = bytes;
+        self
+    }
+
+    /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default 2.
+    pub fn frozen_buffers(mut self, count: usize) -> Options {
+        self.frozen_buffers = count;
+        self
+    }
+
+    /// Durability of commits that do not name one. Default [`Durability::None`].
+    pub fn durability(mut self, durability: Durability) -> Options {
+        self.durability = durability;
+        self
+    }
+
+    /// Interval of the background flush of [`Durability::Async`]. 1 ms to 1 h; default 100 ms.
+    pub fn async_interval(mut self, interval: Duration) -> Options {
+        self.async_interval = interval;
+        self
+    }
+
+    /// How long the buffer of an idle database stays unmerged. 10 ms to 1 h; default 1 s.
+    pub fn idle_flush(mut self, interval: Duration) -> Options {
+        self.idle_flush = interval;
+        self
+    }
+
+    /// Threads that merge different keyspaces of one frozen buffer side by side. 1 to 64; default 1.
+    pub fn merge_threads(mut self, threads: usize) -> Options {
+        self.merge_threads = threads;
+        self
+    }
+
+    /// Bytes at the head of the data file whose pages, once read, are locked in memory. Default 0.
+    /// Opening fails if the system's limit on locked memory is lower.
+    pub fn pinned_cache_bytes(mut self, bytes: u64) -> Options {
+        self.pinned_cache_bytes = bytes;
+        self
+    }
+
+    /// Size of one log segment. 64 KiB to 1 GiB; default 16 MiB.
+    pub fn wal_segment_bytes(mut self, bytes: u64) -> Options {
+        self.wal_segment_bytes = bytes;
+        self
+    }
+
+    /// Bytes of new pages, and of log, after which a checkpoint is taken. At least 1 MiB; default 64 MiB.
+    pub fn checkpoint_bytes(mut self, bytes: u64) -> Options {
+        self.checkpoint_bytes = bytes;
+        self
+    }
+
+    /// Address space reserved for the data file. At least 16 MiB; default 1 TiB. Where it cannot be had, less is
+    /// taken, and the mapping is renewed when the file outgrows it.
+    pub fn map_reserve_bytes(mut self, bytes: u64) -> Options {
+        self.map_reserve_bytes = bytes;
+        self
+    }
+
+    /// Opens the database in directory `path`; creates it if there is none.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_at(path.as_ref(), self, OpenKind::OpenOrCreate)
+    }
+
+    /// Creates a database in directory `path`; fails with [`Error::AlreadyExists`] if there is one.
+    pub fn create(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_at(path.as_ref(), self, OpenKind::Create)
+    }
+
+    /// Opens the database in directory `path`; fails with [`Error::NotFound`] if there is none.
+    pub fn open_existing(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_at(path.as_ref(), self, OpenKind::OpenExisting)
+    }
+
+    /// Opens the database for reading. Nothing in the directory is changed; several processes may read at once.
+    pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_at(path.as_ref(), self, OpenKind::ReadOnly)
+    }
+
+    /// A database in memory. It is gone when the last handle is dropped.
+    pub fn in_memory(self) -> Result<Database> {
+        Database::open_in_memory(self)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        fn within<T: PartialOrd + fmt::Display>(
+            option: &'static str,
+            value: T,
+            min: T,
+            max: T,
+        ) -> Result<()> {
+            if value < min || value > max {
+                let what = format!("{value} is outside {min} to {max}");
+                return Err(Error::BadOption { option, what });
+            }
+            Ok(())
+        }
+        within("buffer_bytes", self.buffer_bytes, 256 << 10, 2 << 30)?;
+        within("frozen_buffers", self.frozen_buffers, 1, 16)?;
+        within("merge_threads", self.merge_threads, 1, 64)?;
+        within("wal_segment_bytes", self.wal_segment_bytes, 64 << 10, 1 << 30)?;
+        within("checkpoint_bytes", self.checkpoint_bytes, 1 << 20, 1 << 40)?;
+        within("map_reserve_bytes", self.map_reserve_bytes, 16 << 20, 1 << 46)?;
+        within("async_interval (ms)", self.async_interval.as_millis(), 1, 3_600_000)?;
+        within("idle_flush (ms)", self.idle_flush.as_millis(), 10, 3_600_000)
+    }
+}
+
+/// What `open_at` may find and may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenKind {
+    OpenOrCreate,
+    Create,
+    OpenExisting,
+    ReadOnly,
+}

@@ -1,0 +1,273 @@
+//! Storing the page map and the superblock, and giving space back to the file system.
+//!
+//! The map is stored in pieces of one page, each covering 4,096 pages of the file. A checkpoint writes the pieces that
+//! changed to free pages, then a table with the place and checksum of every piece, then the superblock that names the
+//! table. Pieces and table are not counted in the map they store; the table names them.
+//!
+//! # Invariants
+//! (1) The old pieces, table and superblock stay untouched until the new superblock is durable.
+//! (2) While a superblock is being written its tree version counts as pinned.
+//! (3) The file is cut and punched only where nothing is held, under the lock that hands space out.
+
+use super::{Extent, PageMap, Pager, SUPERBLOCK_PAGES, Superblock, page_map::CHUNK_PAGES};
+use crate::{
+    Result,
+    error::Error,
+    node::{PAGE_BYTES, UNITS_PER_PAGE},
+    pager::DATA_FILE,
+    storage::StorageFile,
+    sync::Ordering,
+};
+
+/// Bytes of one entry of the piece table: page u64, checksum u32, padding u32.
+const TABLE_ENTRY_BYTES: usize = 16;
+const _: () = assert!(CHUNK_PAGES as usize == PAGE_BYTES);
+
+/// Where a piece of the map is stored; page 0 stands for a piece of zeros that is not stored.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Piece {
+    page: u64,
+    crc: u32,
+}
+
+/// The page map as of one tree version.
+pub(crate) struct Captured {
+    version: u64,
+    dirty: Vec<(usize, Vec<u8>)>,
+    written_bytes: u64,
+}
+
+/// What the caller knows and the superblock stores.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CheckpointRecord {
+    pub generation: u64,
+    pub csn: u64,
+    pub catalog: crate::node::NodeRef,
+    pub catalog_keys: u64,
+    pub catalog_csn: u64,
+    pub keyspace_next: u32,
+    pub wal_start_lsn: u64,
+    pub wal_durable_lsn: u64,
+}
+
+impl Pager {
+    /// Takes the page map as of `version`, the newest published one. Call under the lock that orders tree versions.
+    pub fn capture(&self, version: u64) -> Captured {
+        let mut space = self.space.lock();
+        assert!(space.in_flight_version.is_none(), "two checkpoints at once");
+        space.in_flight_version = Some(version);
+        Captured {
+            version,
+            dirty: space.map.take_dirty(),
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Writes the captured map and a superblock, each durable in turn.
+    pub fn write_checkpoint(&self, captured: &Captured, record: &CheckpointRecord) -> Result<()> {
+        let mut fresh = Vec::new();
+        let result = self.try_checkpoint(captured, record, &mut fresh);
+        let mut space = self.space.lock();
+        space.in_flight_version = None;
+        match result {
+            Ok((pieces, table)) => {
+                let old = std::mem::replace(&mut space.pieces, pieces);
+                let mut obsolete: Vec<Extent> = space.map_table.replace(table).into_iter().collect();
+                for (index, piece) in old.iter().enumerate() {
+                    let kept = space.pieces.get(index).is_some_and(|new| new.page == piece.page);
+                    if piece.page != 0 && !kept {
+                        obsolete.push(map_page(piece.page));
+                    }
+                }
+                for extent in obsolete {
+                    space.map.release(extent);
+                }
+                space.durable_version = captured.version;
+                self.written_bytes.fetch_sub(captured.written_bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                for extent in fresh {
+                    space.map.release(extent);
+                }
+                space.map.mark_all_dirty();
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a checkpoint that was captured but is not going to be written.
+    pub fn cancel_checkpoint(&self) {
+        let mut space = self.space.lock();
+        space.in_flight_version = None;
+        space.map.mark_all_dirty();
+    }
+
+    fn try_checkpoint(
+        &self,
+        captured: &Captured,
+        record: &CheckpointRecord,
+        fresh: &mut Vec<Extent>,
+    ) -> Result<(Vec<Piece>, Extent)> {
+        let mut pieces = self.space.lock().pieces.clone();
+        for (index, bytes) in &captured.dirty {
+            if pieces.len() <= *index {
+                pieces.resize(index + 1, Piece::default());
+            }
+            let mut page = [0; PAGE_BYTES];
+            page[..bytes.len()].copy_from_slice(bytes);
+            let at = self.write_map_pages(&page, fresh)?;
+            pieces[*index] = Piece { page: at, crc: crc32c::crc32c(&page) };
+        }
+        // The file may have been cut since a piece was last written.
+        let pieces_max = (self.space.lock().map.page_end().div_ceil(CHUNK_PAGES)) as usize;
+        pieces.truncate(pieces_max);
+        let mut table = Vec::with_capacity(pieces.len() * TABLE_ENTRY_BYTES);
+        for piece in &pieces {
+            table.extend_from_slice(&piece.page.to_le_bytes());
+            table.extend_from_slice(&piece.crc.to_le_bytes());
+            table.extend_from_slice(&[0; 4]);
+        }
+        let map_table_crc = crc32c::crc32c(&table);
+        table.resize(table.len().next_multiple_of(PAGE_BYTES).max(PAGE_BYTES), 0);
+        let map_table_page = self.write_map_pages(&table, fresh)?;
+        let table_extent = *fresh.last().expect("the table was written");
+        self.file.sync_data()?;
+
+        let superblock = Superblock {
+            generation: record.generation,
+            tree_version: captured.version,
+            csn: record.csn,
+            catalog: record.catalog,
+            catalog_keys: record.catalog_keys,
+            catalog_csn: record.catalog_csn,
+            keyspace_next: record.keyspace_next,
+            page_end: self.space.lock().map.page_end(),
+            map_table_page,
+            map_pieces: pieces.len() as u32,
+            map_table_crc,
+            wal_start_lsn: record.wal_start_lsn,
+            wal_durable_lsn: record.wal_durable_lsn,
+        };
+        self.file.write_at(&superblock.encode(), Superblock::offset(record.generation))?;
+        self.file.sync_data()?;
+        Ok((pieces, table_extent))
+    }
+
+    fn write_map_pages(&self, bytes: &[u8], fresh: &mut Vec<Extent>) -> Result<u64> {
+        let count = bytes.len() / PAGE_BYTES;
+        let page = self.reserve_run(count)?;
+        let mut space = self.space.lock();
+        for i in 0..count as u64 {
+            space.map.settle(page + i, UNITS_PER_PAGE as u32);
+        }
+        drop(space);
+        fresh.push(Extent { page, units: (count * UNITS_PER_PAGE) as u32, birth: 0 });
+        self.file.write_at(bytes, page * PAGE_BYTES as u64)?;
+        Ok(page)
+    }
+
+    /// A database in memory has no superblock: every published version counts as durable.
+    pub fn set_durable(&self, version: u64) {
+        self.space.lock().durable_version = version;
+        self.written_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Gives free space back: the tail by truncation, runs of `min_pages` in the middle by punching holes.
+    pub fn give_back(&self, min_pages: usize) -> Result<()> {
+        {
+            let mut space = self.space.lock();
+            let before = space.map.page_end();
+            let end = space.map.cut_tail();
+            if end < before {
+                self.file.set_len(end * PAGE_BYTES as u64)?;
+            }
+        }
+        let runs = self.space.lock().map.take_unpunched(min_pages);
+        let mut result = Ok(());
+        for (page, count) in runs {
+            if result.is_ok() {
+                let (offset, len) = (page * PAGE_BYTES as u64, count * PAGE_BYTES as u64);
+                result = self.file.punch_hole(offset, len);
+            }
+            self.space.lock().map.punched(page, count);
+        }
+        Ok(result?)
+    }
+
+    /// Reads the map of a checkpoint back.
+    pub fn load_map(file: &dyn StorageFile, superblock: &Superblock) -> Result<(PageMap, LoadedMap)> {
+        let damaged = |page: u64, what: &str| Error::corrupted(DATA_FILE, page * PAGE_BYTES as u64, what);
+        let superblock_offset = Superblock::offset(superblock.generation);
+        let file_pages = file.len()? / PAGE_BYTES as u64;
+        let inside = |page: u64, count: u64| {
+            page >= SUPERBLOCK_PAGES && page.checked_add(count).is_some_and(|end| end <= file_pages)
+        };
+        // A real file cannot have more pages than the references of a tree can name.
+        if superblock.page_end < SUPERBLOCK_PAGES || superblock.page_end > 1 << 40 {
+            return Err(Error::corrupted(DATA_FILE, superblock_offset, "impossible file length"));
+        }
+        let table_len = superblock.map_pieces as usize * TABLE_ENTRY_BYTES;
+        let table_pages = table_len.div_ceil(PAGE_BYTES).max(1) as u64;
+        if !inside(superblock.map_table_page, table_pages) {
+            return Err(Error::corrupted(DATA_FILE, superblock_offset, "page map lies outside the file; the file is cut short"));
+        }
+        let mut table = vec![0; table_len];
+        file.read_at(&mut table, superblock.map_table_page * PAGE_BYTES as u64)?;
+        if crc32c::crc32c(&table) != superblock.map_table_crc {
+            return Err(damaged(superblock.map_table_page, "page map table checksum does not match"));
+        }
+        let mut map = PageMap::new(superblock.page_end);
+        let mut loaded = LoadedMap {
+            pieces: Vec::new(),
+            table: Extent {
+                page: superblock.map_table_page,
+                units: (table_pages as usize * UNITS_PER_PAGE) as u32,
+                birth: 0,
+            },
+        };
+        for (index, entry) in table.chunks_exact(TABLE_ENTRY_BYTES).enumerate() {
+            let page = u64::from_le_bytes(entry[..8].try_into().expect("8 bytes"));
+            let crc = u32::from_le_bytes(entry[8..12].try_into().expect("4 bytes"));
+            loaded.pieces.push(Piece { page, crc });
+            if page == 0 {
+                continue;
+            }
+            if !inside(page, 1) {
+                return Err(damaged(superblock.map_table_page, "page map piece lies outside the file; the file is cut short"));
+            }
+            let mut bytes = [0; PAGE_BYTES];
+            file.read_at(&mut bytes, page * PAGE_BYTES as u64)?;
+            if crc32c::crc32c(&bytes) != crc || !map.load(index, &bytes) {
+                return Err(damaged(page, "page map piece does not match its checksum"));
+            }
+        }
+        if let Some(lost) = map.live().iter().skip(file_pages as usize).position(|&live| live > 0) {
+            return Err(damaged(file_pages + lost as u64, "the file is cut short: a page in use is missing"));
+        }
+        Ok((map, loaded))
+    }
+
+    /// Marks the stored map's own pages as taken.
+    pub fn adopt_map(&self, loaded: LoadedMap) {
+        let mut space = self.space.lock();
+        space.map.hold(loaded.table);
+        for piece in &loaded.pieces {
+            if piece.page != 0 {
+                space.map.hold(map_page(piece.page));
+            }
+        }
+        space.map_table = Some(loaded.table);
+        space.pieces = loaded.pieces;
+    }
+}
+
+/// Places of the stored map, to be taken over by the pager.
+pub(crate) struct LoadedMap {
+    pieces: Vec<Piece>,
+    table: Extent,
+}
+
+fn map_page(page: u64) -> Extent {
+    Extent { page, units: UNITS_PER_PAGE as u32, birth: 0 }
+}

@@ -1,0 +1,352 @@
+//! The data file: nodes and values are read through one mapping and written, whole pages at a time, to free space.
+//!
+//! # Thread safety
+//! Reads take no lock. Space is handed out, published and given back under one short lock; writers fill the pages they
+//! were handed without it.
+//!
+//! # Invariants
+//! (1) No store ever goes through the mapping, which is `PROT_READ`.
+//! (2) A byte that a reader can reach does not change while it can be reached: pages are written while only their
+//!     writer knows of them, and written again only when no pinned tree version, no durable superblock and no superblock
+//!     in flight reaches a node in them (`reclaim`).
+//! (3) A node dead since version `d` and born at version `b` is reachable from version `v` if and only if `b <= v < d`.
+//! (4) A node that this process did not write is checked, checksum and structure, before its first use.
+//! (5) Mappings live as long as the pager. A larger one replaces a smaller one; both show the same file.
+//!
+//! # Failure modes
+//! A full disk is an error of `Sink::place` before anything depends on the page. A damaged node is `Error::Corrupted`
+//! with its offset. A media error under the mapping is `SIGBUS`, as with every mapped store.
+#![allow(unsafe_code)] // slices of the read-only mapping
+
+mod checkpoint;
+mod page_map;
+mod sink;
+mod superblock;
+
+use std::slice;
+
+use crate::{
+    Result,
+    error::Error,
+    node::{self, NodeRef, PAGE_BYTES, UNIT_BYTES, ValuePointer},
+    storage::{ReadMap, StorageFile},
+    sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering},
+};
+
+pub(crate) use checkpoint::{Captured, CheckpointRecord};
+pub(crate) use page_map::{Extent, PageMap, SUPERBLOCK_PAGES};
+pub(crate) use sink::{Changes, Sink, value_extent};
+pub(crate) use superblock::{FORMAT_VERSION, SlotError, Superblock};
+
+/// Name of the data file in the database directory.
+pub(crate) const DATA_FILE: &str = "data";
+
+/// A dead extent that something may still reach.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    extent: Extent,
+    death: u64,
+}
+
+#[derive(Debug)]
+struct Space {
+    map: PageMap,
+    pending: Vec<Pending>,
+    /// Tree version of the superblock on disk, and of the one being written.
+    durable_version: u64,
+    in_flight_version: Option<u64>,
+    map_table: Option<Extent>,
+    /// Location and checksum of each stored piece of the map.
+    pieces: Vec<checkpoint::Piece>,
+}
+
+pub(crate) struct Pager {
+    file: Arc<dyn StorageFile>,
+    base: AtomicPtr<u8>,
+    mapped_bytes: AtomicU64,
+    maps: Mutex<Vec<ReadMap>>,
+    /// One bit a unit of the pages that were there at open; set when the node that begins there was checked.
+    checked: Vec<AtomicU64>,
+    space: Mutex<Space>,
+    /// Bytes of pages written since the last checkpoint.
+    written_bytes: AtomicU64,
+    pinned_cache_bytes: u64,
+}
+
+/// How much of the data file is what.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SpaceUse {
+    pub file_bytes: u64,
+    pub reachable_bytes: u64,
+    pub free_bytes: u64,
+    pub pending_bytes: u64,
+}
+
+impl Pager {
+    /// A pager over `file`, whose pages `map` describes.
+    pub fn new(
+        file: Arc<dyn StorageFile>,
+        map: PageMap,
+        tree_version: u64,
+        reserve_bytes: u64,
+        pinned_cache_bytes: u64,
+        fresh: bool,
+    ) -> Result<Pager> {
+        let needed = map.page_end() * PAGE_BYTES as u64;
+        let read_map = file.map_read(reserve_bytes.max(needed))?;
+        let checked_pages = if fresh { 0 } else { map.page_end() as usize };
+        let mut checked = Vec::new();
+        checked.resize_with(checked_pages, || AtomicU64::new(0));
+        let pager = Pager {
+            file,
+            base: AtomicPtr::new(read_map.as_ptr().cast_mut()),
+            mapped_bytes: AtomicU64::new(read_map.len() as u64),
+            maps: Mutex::new(vec![read_map]),
+            checked,
+            space: Mutex::new(Space {
+                map,
+                pending: Vec::new(),
+                durable_version: tree_version,
+                in_flight_version: None,
+                map_table: None,
+                pieces: Vec::new(),
+            }),
+            written_bytes: AtomicU64::new(0),
+            pinned_cache_bytes,
+        };
+        pager.lock_cache()?;
+        Ok(pager)
+    }
+
+    fn lock_cache(&self) -> Result<()> {
+        if self.pinned_cache_bytes > 0 {
+            let maps = self.maps.lock();
+            let map = maps.last().expect("a pager has a mapping");
+            map.lock(0, self.pinned_cache_bytes.min(map.len() as u64))?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a node. The caller holds a pin (or the write lock) under which `at` is reachable.
+    #[inline]
+    pub fn node(&self, at: NodeRef) -> Result<&[u8]> {
+        let page = at.page() as usize;
+        if page < self.checked.len() && !self.is_checked(at) {
+            self.check_node(at)?;
+        }
+        Ok(self.bytes(at.byte_offset(), at.bytes()))
+    }
+
+    /// Asks for the first lines of a node that is read soon.
+    #[inline]
+    pub fn prefetch(&self, at: NodeRef) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let base = self.base.load(Ordering::Acquire).cast_const().wrapping_add(at.byte_offset() as usize);
+            for line in 0..4 {
+                // SAFETY: a prefetch has no effect but on caches, whatever the address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(line * 64).cast()) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    /// The bytes of a value stored outside its leaf.
+    pub fn value(&self, pointer: &ValuePointer) -> Result<&[u8]> {
+        let at = NodeRef::new(pointer.page(), pointer.offset_units(), 1);
+        if (at.page() as usize) < self.checked.len() && !self.is_checked(at) {
+            self.recheck_value(pointer)?;
+            self.mark_checked(at);
+        }
+        Ok(self.bytes(pointer.byte_offset(), pointer.len as usize))
+    }
+
+    #[inline]
+    fn bytes(&self, offset: u64, len: usize) -> &[u8] {
+        // SAFETY: (2) and (5): the range lies in the file, as its page was handed out or checked by `check_range`; nobody
+        // writes it while it can be reached, and the mapping lives as long as `self`.
+        unsafe { slice::from_raw_parts(self.base.load(Ordering::Acquire).add(offset as usize), len) }
+    }
+
+    #[inline]
+    fn is_checked(&self, at: NodeRef) -> bool {
+        let word = self.checked[at.page() as usize].load(Ordering::Relaxed);
+        word >> at.offset_units() & 1 != 0
+    }
+
+    fn mark_checked(&self, at: NodeRef) {
+        if let Some(word) = self.checked.get(at.page() as usize) {
+            word.fetch_or(1 << at.offset_units(), Ordering::Relaxed);
+        }
+    }
+
+    fn check_range(&self, offset: u64, len: u64) -> Result<()> {
+        let end = self.space.lock().map.page_end() * PAGE_BYTES as u64;
+        if offset < SUPERBLOCK_PAGES * PAGE_BYTES as u64 || offset.saturating_add(len) > end {
+            return Err(Error::corrupted(
+                DATA_FILE,
+                offset,
+                format!("a reference to {len} bytes points outside the file's {end} bytes"),
+            ));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn check_node(&self, at: NodeRef) -> Result<()> {
+        self.check_range(at.byte_offset(), at.bytes() as u64)?;
+        let bytes = self.bytes(at.byte_offset(), at.bytes());
+        node::check(bytes, at)
+            .and_then(|()| node::validate(bytes).map(drop))
+            .map_err(|e| Error::corrupted(DATA_FILE, at.byte_offset(), e.to_string()))?;
+        self.mark_checked(at);
+        Ok(())
+    }
+
+    /// Checks a node whether or not it was checked before, for `verify`.
+    pub fn recheck_node(&self, at: NodeRef) -> Result<&[u8]> {
+        self.check_node(at)?;
+        Ok(self.bytes(at.byte_offset(), at.bytes()))
+    }
+
+    /// Checks a value whether or not it was checked before, for `verify` and for replay.
+    pub fn recheck_value(&self, pointer: &ValuePointer) -> Result<()> {
+        let offset = pointer.byte_offset();
+        self.check_range(offset, u64::from(pointer.len))?;
+        if crc32c::crc32c(self.bytes(offset, pointer.len as usize)) != pointer.crc {
+            return Err(Error::corrupted(DATA_FILE, offset, "value checksum does not match"));
+        }
+        Ok(())
+    }
+
+    /// Hands out up to `want` neighbouring pages, growing the file if none is free.
+    fn reserve_pages(&self, want: usize) -> Result<(u64, usize)> {
+        let mut space = self.space.lock();
+        loop {
+            if let Some(run) = space.map.reserve(want) {
+                return Ok(run);
+            }
+            self.grow(&mut space, want as u64)?;
+        }
+    }
+
+    /// Hands out exactly `count` neighbouring pages.
+    fn reserve_run(&self, count: usize) -> Result<u64> {
+        let mut space = self.space.lock();
+        loop {
+            if let Some(page) = space.map.reserve_run(count) {
+                return Ok(page);
+            }
+            self.grow(&mut space, count as u64)?;
+        }
+    }
+
+    /// Extends the file by at least `want` pages, with blocks, so that a later page write cannot run out of space.
+    fn grow(&self, space: &mut Space, want: u64) -> Result<()> {
+        let old = space.map.page_end();
+        let new = old + want.max((old / 32).clamp(16, 16384));
+        let (start, len) = (old * PAGE_BYTES as u64, (new - old) * PAGE_BYTES as u64);
+        self.file.allocate(start, len)?;
+        let needed = new * PAGE_BYTES as u64;
+        if needed > self.mapped_bytes.load(Ordering::Relaxed) {
+            let map = self.file.map_read(needed * 2)?;
+            self.base.store(map.as_ptr().cast_mut(), Ordering::Release);
+            self.mapped_bytes.store(map.len() as u64, Ordering::Relaxed);
+            self.maps.lock().push(map);
+            self.lock_cache()?;
+        }
+        space.map.grow(new);
+        Ok(())
+    }
+
+    /// Makes the births and deaths of a new tree version count. Call under the lock that orders tree versions.
+    pub fn publish(&self, version: u64, changes: &Changes) {
+        let mut space = self.space.lock();
+        for &extent in changes.births.iter().chain(&changes.adopted) {
+            space.map.born(extent);
+        }
+        for &extent in &changes.deaths {
+            space.map.died(extent);
+            space.pending.push(Pending { extent, death: version });
+        }
+    }
+
+    /// Takes back a `publish` of a version that nobody saw.
+    pub fn unpublish(&self, version: u64, changes: &Changes) {
+        let mut space = self.space.lock();
+        for &extent in changes.births.iter().chain(&changes.adopted) {
+            space.map.died(extent);
+        }
+        space.pending.retain(|dead| dead.death != version);
+        for &extent in &changes.deaths {
+            space.map.born(extent);
+        }
+    }
+
+    /// Extents that were written but that no published version refers to, and no pinned version before `death`.
+    pub fn abandon(&self, extents: &[Extent], death: u64) {
+        let mut space = self.space.lock();
+        space.pending.extend(extents.iter().map(|&extent| Pending { extent, death }));
+    }
+
+    /// Extents that nobody but the caller ever knew of.
+    pub fn discard(&self, extents: &[Extent]) {
+        let mut space = self.space.lock();
+        for &extent in extents {
+            space.map.release(extent);
+        }
+    }
+
+    /// Marks a value that only the log refers to, at recovery.
+    pub fn hold(&self, extent: Extent) {
+        self.space.lock().map.hold(extent);
+    }
+
+    /// Gives back every dead extent that no pinned version reaches. `pins`: tree versions of all snapshots, ascending.
+    pub fn reclaim(&self, pins: &[u64]) {
+        let mut space = self.space.lock();
+        let space = &mut *space;
+        let mut pins = pins.to_vec();
+        pins.push(space.durable_version);
+        pins.extend(space.in_flight_version);
+        pins.sort_unstable();
+        pins.dedup();
+        let map = &mut space.map;
+        space.pending.retain(|dead| {
+            let first = pins.partition_point(|&pin| pin < dead.extent.birth);
+            let pinned = pins.get(first).is_some_and(|&pin| pin < dead.death);
+            if !pinned {
+                map.release(dead.extent);
+            }
+            pinned
+        });
+    }
+
+    /// Makes every page written so far durable.
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.file.sync_data()?)
+    }
+
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn space_use(&self) -> Result<SpaceUse> {
+        let file_bytes = self.file.allocated_bytes()?;
+        let space = self.space.lock();
+        let pending_units: u64 = space.pending.iter().map(|p| u64::from(p.extent.units)).sum();
+        Ok(SpaceUse {
+            file_bytes,
+            reachable_bytes: space.map.live_bytes(),
+            free_bytes: space.map.free_pages() * PAGE_BYTES as u64,
+            pending_bytes: pending_units * UNIT_BYTES as u64,
+        })
+    }
+
+    /// Live units of each page, for `verify`.
+    pub fn live_units(&self) -> Vec<u8> {
+        self.space.lock().map.live().to_vec()
+    }
+}

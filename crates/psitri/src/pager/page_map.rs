@@ -1,0 +1,327 @@
+//! Which pages of the data file hold something, and which may be written.
+//!
+//! # Thread safety
+//! A plain structure; the pager keeps it under one lock. Nothing here does I/O.
+//!
+//! # Invariants
+//! (1) `live[p]` counts the 64-byte units of page `p` that the *published* tree, catalog and value pages use. It is
+//!     what a checkpoint stores, and all that a reopened database needs to know.
+//! (2) `held[p] >= live[p]`: a page with held units is never handed out. Units stay held after their node died until no
+//!     reader and no superblock can reach it.
+//! (3) Units of one page are handed out by one writer at a time and a page is handed out again only when it holds
+//!     nothing: no page with a live unit is ever overwritten.
+//! (4) Pages at and beyond `page_end` do not exist in the file.
+//!
+//! # Failure modes
+//! A count that would underflow means that a node was freed twice; it panics in tests, and in release builds the page is
+//! kept as held for ever rather than handed out.
+
+use crate::node::UNITS_PER_PAGE;
+
+/// Pages of one stored piece of the map: one byte a page fills a page.
+pub(crate) const CHUNK_PAGES: u64 = 4096;
+
+/// Pages at the head of the file that hold the two superblocks.
+pub(crate) const SUPERBLOCK_PAGES: u64 = 2;
+
+/// `held` value of a page handed out to a writer that has not said yet what it put there.
+const RESERVED: u8 = 0xff;
+/// `held` value of a free page whose blocks were given back to the file system.
+const PUNCHED: u8 = 0xfe;
+
+/// A run of units: a node, a value, or whole pages. `units` may exceed a page for runs that start at a page boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub page: u64,
+    pub units: u32,
+    /// Tree version that wrote it, or a lower bound of it.
+    pub birth: u64,
+}
+
+impl Extent {
+    /// Pages touched, with the units used in each.
+    fn parts(self) -> impl Iterator<Item = (usize, u8)> {
+        let per_page = UNITS_PER_PAGE as u32;
+        let pages = self.units.div_ceil(per_page).max(1);
+        (0..pages).map(move |i| {
+            let left = self.units - i * per_page;
+            ((self.page + u64::from(i)) as usize, left.min(per_page) as u8)
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PageMap {
+    live: Vec<u8>,
+    held: Vec<u8>,
+    dirty: Vec<bool>,
+    free_hint: usize,
+    live_units: u64,
+}
+
+impl PageMap {
+    /// A map of `page_end` pages in which the superblocks are taken.
+    pub fn new(page_end: u64) -> PageMap {
+        assert!(page_end >= SUPERBLOCK_PAGES);
+        let mut map = PageMap::default();
+        map.grow(page_end);
+        map.held[..SUPERBLOCK_PAGES as usize].fill(UNITS_PER_PAGE as u8);
+        map.free_hint = SUPERBLOCK_PAGES as usize;
+        map
+    }
+
+    pub fn page_end(&self) -> u64 {
+        self.held.len() as u64
+    }
+
+    /// Bytes in use by the published tree.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_units * crate::node::UNIT_BYTES as u64
+    }
+
+    pub fn free_pages(&self) -> u64 {
+        self.held.iter().filter(|&&h| h == 0 || h == PUNCHED).count() as u64
+    }
+
+    /// Adds pages at the end of the file, free.
+    pub fn grow(&mut self, page_end: u64) {
+        let len = page_end as usize;
+        assert!(len >= self.held.len());
+        self.live.resize(len, 0);
+        self.held.resize(len, 0);
+        self.dirty.resize(len.div_ceil(CHUNK_PAGES as usize), true);
+    }
+
+    /// Cuts free pages off the end; the file must be truncated to match.
+    pub fn cut_tail(&mut self) -> u64 {
+        let used = self
+            .held
+            .iter()
+            .rposition(|&h| h != 0 && h != PUNCHED)
+            .map_or(SUPERBLOCK_PAGES as usize, |last| last + 1);
+        self.live.truncate(used);
+        self.held.truncate(used);
+        self.dirty.truncate(used.div_ceil(CHUNK_PAGES as usize));
+        self.free_hint = self.free_hint.min(used);
+        used as u64
+    }
+
+    /// Hands out a run of free pages, at most `want` and at least one, lowest address first.
+    pub fn reserve(&mut self, want: usize) -> Option<(u64, usize)> {
+        let start = self.free_hint + self.held[self.free_hint..].iter().position(|&h| is_free(h))?;
+        let run = self.held[start..].iter().take(want).take_while(|&&h| is_free(h)).count();
+        self.held[start..start + run].fill(RESERVED);
+        self.free_hint = start + run;
+        Some((start as u64, run))
+    }
+
+    /// Hands out exactly `count` neighbouring free pages.
+    pub fn reserve_run(&mut self, count: usize) -> Option<u64> {
+        let mut at = self.free_hint;
+        while let Some(skip) = self.held[at..].iter().position(|&h| is_free(h)) {
+            let start = at + skip;
+            let run = self.held[start..].iter().take(count).take_while(|&&h| is_free(h)).count();
+            if run == count {
+                self.held[start..start + run].fill(RESERVED);
+                return Some(start as u64);
+            }
+            at = start + run;
+        }
+        None
+    }
+
+    /// Says how many units of a reserved page were used; zero gives it back.
+    pub fn settle(&mut self, page: u64, units: u32) {
+        let held = &mut self.held[page as usize];
+        assert_eq!(*held, RESERVED, "page {page} settled but not reserved");
+        *held = units as u8;
+        if units == 0 {
+            self.free_hint = self.free_hint.min(page as usize);
+        }
+    }
+
+    /// Marks an extent that recovery found in use by the log.
+    pub fn hold(&mut self, extent: Extent) {
+        for (page, units) in extent.parts() {
+            let held = &mut self.held[page];
+            *held = if is_free(*held) { units } else { (*held + units).min(UNITS_PER_PAGE as u8) };
+        }
+    }
+
+    /// Counts a published extent as live.
+    pub fn born(&mut self, extent: Extent) {
+        for (page, units) in extent.parts() {
+            self.live[page] += units;
+            debug_assert!(self.live[page] <= self.held[page]);
+            self.dirty[page / CHUNK_PAGES as usize] = true;
+        }
+        self.live_units += u64::from(extent.units);
+    }
+
+    /// Takes an extent out of the published tree; it stays held.
+    pub fn died(&mut self, extent: Extent) {
+        for (page, units) in extent.parts() {
+            match self.live[page].checked_sub(units) {
+                Some(left) => self.live[page] = left,
+                None => debug_assert!(false, "page {page} died twice"),
+            }
+            self.dirty[page / CHUNK_PAGES as usize] = true;
+        }
+        self.live_units = self.live_units.saturating_sub(u64::from(extent.units));
+    }
+
+    /// Lets go of an extent that nothing can reach any more.
+    pub fn release(&mut self, extent: Extent) {
+        for (page, units) in extent.parts() {
+            let held = &mut self.held[page];
+            match held.checked_sub(units) {
+                Some(left) if !is_free(*held) && *held != RESERVED => {
+                    *held = left;
+                    if left == 0 {
+                        self.free_hint = self.free_hint.min(page);
+                    }
+                }
+                _ => debug_assert!(false, "page {page} released twice"),
+            }
+        }
+    }
+
+    /// Free runs of at least `min_pages` whose blocks are still allocated. They are reserved until `punched`.
+    pub fn take_unpunched(&mut self, min_pages: usize) -> Vec<(u64, u64)> {
+        let mut runs = Vec::new();
+        let mut at = SUPERBLOCK_PAGES as usize;
+        while at < self.held.len() {
+            let run = self.held[at..].iter().take_while(|&&h| h == 0).count();
+            if run >= min_pages.max(1) {
+                self.held[at..at + run].fill(RESERVED);
+                runs.push((at as u64, run as u64));
+            }
+            at += run.max(1);
+        }
+        runs
+    }
+
+    /// Makes a run from `take_unpunched` free again, without blocks.
+    pub fn punched(&mut self, page: u64, count: u64) {
+        let run = page as usize..(page + count) as usize;
+        debug_assert!(self.held[run.clone()].iter().all(|&h| h == RESERVED));
+        self.held[run].fill(PUNCHED);
+        self.free_hint = self.free_hint.min(page as usize);
+    }
+
+    /// Stored pieces that changed since the last call, with their bytes.
+    pub fn take_dirty(&mut self) -> Vec<(usize, Vec<u8>)> {
+        let chunk = CHUNK_PAGES as usize;
+        let mut pieces = Vec::new();
+        for (index, dirty) in self.dirty.iter_mut().enumerate() {
+            if std::mem::take(dirty) {
+                let start = index * chunk;
+                pieces.push((index, self.live[start..self.live.len().min(start + chunk)].to_vec()));
+            }
+        }
+        pieces
+    }
+
+    /// Marks pieces as changed again after a checkpoint that failed.
+    pub fn mark_all_dirty(&mut self) {
+        self.dirty.fill(true);
+    }
+
+    /// Puts a stored piece back at open. False if a count is impossible.
+    pub fn load(&mut self, index: usize, bytes: &[u8]) -> bool {
+        let start = index * CHUNK_PAGES as usize;
+        let end = self.live.len().min(start + CHUNK_PAGES as usize);
+        if start >= end || bytes[end - start..].iter().any(|&b| b != 0) {
+            return start < end;
+        }
+        let bytes = &bytes[..end - start];
+        if bytes.iter().any(|&units| units > UNITS_PER_PAGE as u8) {
+            return false;
+        }
+        self.live[start..end].copy_from_slice(bytes);
+        for (held, &live) in self.held[start..end].iter_mut().zip(bytes) {
+            *held = (*held).max(live);
+        }
+        self.live_units += bytes.iter().map(|&u| u64::from(u)).sum::<u64>();
+        self.dirty[index] = false;
+        true
+    }
+
+    /// Live units of each page, for `verify`.
+    pub fn live(&self) -> &[u8] {
+        &self.live
+    }
+}
+
+fn is_free(held: u8) -> bool {
+    held == 0 || held == PUNCHED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(page: u64, units: u32) -> Extent {
+        Extent { page, units, birth: 0 }
+    }
+
+    #[test]
+    fn a_page_is_handed_out_again_only_when_its_last_unit_is_released() {
+        let mut map = PageMap::new(5);
+        assert_eq!(map.reserve(2), Some((2, 2)));
+        map.settle(2, 20);
+        map.settle(3, 0);
+        map.born(extent(2, 8));
+        map.born(extent(2, 12));
+        map.died(extent(2, 8));
+        map.release(extent(2, 8));
+        assert_eq!(map.reserve(9), Some((3, 2)));
+        assert_eq!(map.reserve(1), None);
+        map.died(extent(2, 12));
+        map.release(extent(2, 12));
+        assert_eq!(map.reserve(1), Some((2, 1)));
+    }
+
+    #[test]
+    fn runs_are_neighbours_and_page_zero_is_never_given() {
+        let mut map = PageMap::new(11);
+        let (page, _) = map.reserve(1).unwrap();
+        map.settle(page, 64);
+        assert_eq!(map.reserve_run(8), Some(3));
+        assert_eq!(map.reserve_run(1), None);
+    }
+
+    #[test]
+    fn stored_pieces_come_back_as_they_were() {
+        let mut map = PageMap::new(CHUNK_PAGES + 10);
+        assert_eq!(map.reserve_run(5000), None);
+        let run = map.reserve_run(4000).unwrap();
+        for page in run..run + 4000 {
+            map.settle(page, 64);
+        }
+        map.born(extent(run, 4000 * 64));
+        let pieces = map.take_dirty();
+        let mut back = PageMap::new(CHUNK_PAGES + 10);
+        for (index, mut bytes) in pieces {
+            bytes.resize(CHUNK_PAGES as usize, 0);
+            assert!(back.load(index, &bytes));
+        }
+        assert_eq!(back.live(), map.live());
+        assert_eq!(back.live_bytes(), map.live_bytes());
+    }
+
+    #[test]
+    fn free_tail_is_cut_and_free_middle_is_given_back_once() {
+        let mut map = PageMap::new(20);
+        assert_eq!(map.reserve(10), Some((2, 10)));
+        for page in 2..=11 {
+            map.settle(page, if page == 11 { 64 } else { 0 });
+        }
+        assert_eq!(map.cut_tail(), 12);
+        assert_eq!(map.take_unpunched(4), vec![(2, 9)]);
+        assert_eq!(map.reserve(3), None);
+        map.punched(2, 9);
+        assert!(map.take_unpunched(4).is_empty());
+        assert_eq!(map.reserve(3), Some((2, 3)));
+    }
+}

@@ -1,0 +1,354 @@
+//! Opening a database: superblock, page map, catalog, and the tail of the log. Nothing else is read.
+//!
+//! # Invariants
+//! (1) A data file appears under its name only when it holds a valid superblock: creation is a rename.
+//! (2) Replay puts records back into the write buffer; nothing it reads is removed before a checkpoint covers it, so a
+//!     crash during recovery is just another crash.
+//! (3) Operations of a keyspace up to its merged CSN are in its tree and are skipped.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64 as PlainAtomicU64, Ordering as PlainOrdering},
+};
+
+use crate::{
+    Options, Result,
+    buffer::Kind,
+    catalog::read_catalog,
+    engine::{Engine, EngineKind, TreeState, buffer_error},
+    error::Error,
+    keyspace::KeyspaceCore,
+    node::{NodeRef, PAGE_BYTES, ValuePointer},
+    options::OpenKind,
+    pager::{CheckpointRecord, DATA_FILE, PageMap, Pager, SUPERBLOCK_PAGES, SlotError, Superblock, value_extent},
+    state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, State},
+    storage::{LockMode, OpenMode, Storage, StorageFile},
+    sync::{Arc, Ordering},
+    tree::Root,
+    wal::{self, Wal, WalError, WalOptions, ops::Op, ops::OpsIter},
+};
+
+const DATA_FILE_NEW: &str = "data.new";
+/// Spare log segments kept for reuse.
+const WAL_SPARES_MAX: usize = 2;
+
+fn next_database_id() -> u64 {
+    static NEXT: PlainAtomicU64 = PlainAtomicU64::new(1);
+    NEXT.fetch_add(1, PlainOrdering::Relaxed)
+}
+
+fn wal_options(options: &Options) -> WalOptions {
+    WalOptions {
+        segment_bytes: options.wal_segment_bytes.next_multiple_of(16 << 10),
+        spares_max: WAL_SPARES_MAX,
+        ..WalOptions::default()
+    }
+}
+
+/// Opens the database that `storage` holds.
+pub(crate) fn open(storage: Arc<dyn Storage>, options: Options, kind: OpenKind, in_memory: bool) -> Result<Engine> {
+    options.check()?;
+    let read_only = kind == OpenKind::ReadOnly;
+    let path = || storage.describe().into();
+    let lock = storage.lock(if read_only { LockMode::Shared } else { LockMode::Exclusive })?;
+    let exists = storage.exists(DATA_FILE)?;
+    match kind {
+        OpenKind::Create if exists => return Err(Error::AlreadyExists { path: path() }),
+        OpenKind::OpenExisting | OpenKind::ReadOnly if !exists => return Err(Error::NotFound { path: path() }),
+        _ => {}
+    }
+    if !exists {
+        create_data_file(storage.as_ref())?;
+    }
+    let mode = if read_only { OpenMode::Read } else { OpenMode::ReadWrite };
+    let file = storage.open(DATA_FILE, mode)?;
+    let superblock = read_superblock(file.as_ref())?;
+    let (map, loaded) = Pager::load_map(file.as_ref(), &superblock)?;
+    let pager = Pager::new(
+        Arc::clone(&file),
+        map,
+        superblock.tree_version,
+        options.map_reserve_bytes,
+        options.pinned_cache_bytes,
+        !exists,
+    )?;
+    pager.adopt_map(loaded);
+
+    let pool = Arc::new(ArenaPool::new(options.buffer_bytes, options.frozen_buffers));
+    let mut recovery = Recovery::new(next_database_id(), &options, &pager, &superblock, Arc::clone(&pool))?;
+    if in_memory {
+        return Ok(recovery.finish(EngineOf { options, storage, kind: EngineKind::Memory, pool, lock: Some(lock) }, pager, None));
+    }
+    let end = wal::replay(storage.as_ref(), superblock.wal_start_lsn, superblock.wal_durable_lsn, |record| {
+        recovery.apply(&pager, &record).map_err(|error| WalError::Visitor(Box::new(error)))
+    })?;
+    let log = if read_only {
+        None
+    } else {
+        // The superblock may be in the page cache only, if its writer was killed.
+        file.sync_data()?;
+        Some(Wal::resume(Arc::clone(&storage), wal_options(&options), end)?)
+    };
+    let kind = if read_only { EngineKind::ReadOnly } else { EngineKind::Disk };
+    Ok(recovery.finish(EngineOf { options, storage, kind, pool, lock: Some(lock) }, pager, log))
+}
+
+/// (1): writes an empty database beside its name and renames it.
+fn create_data_file(storage: &dyn Storage) -> Result<()> {
+    if storage.exists(DATA_FILE_NEW)? {
+        storage.remove(DATA_FILE_NEW)?;
+    }
+    let file = storage.open(DATA_FILE_NEW, OpenMode::Create)?;
+    file.allocate(0, SUPERBLOCK_PAGES * PAGE_BYTES as u64)?;
+    let pager = Pager::new(Arc::clone(&file), PageMap::new(SUPERBLOCK_PAGES), 0, 1 << 20, 0, true)?;
+    let record = CheckpointRecord {
+        generation: 1,
+        csn: 0,
+        catalog: NodeRef::NULL,
+        catalog_keys: 0,
+        catalog_csn: 0,
+        keyspace_next: 1,
+        wal_start_lsn: 0,
+        wal_durable_lsn: 0,
+    };
+    let captured = pager.capture(1);
+    pager.write_checkpoint(&captured, &record)?;
+    drop(pager);
+    storage.rename(DATA_FILE_NEW, DATA_FILE)?;
+    storage.sync_dir()?;
+    Ok(())
+}
+
+/// The newer of the two valid slots.
+fn read_superblock(file: &dyn StorageFile) -> Result<Superblock> {
+    let mut newest: Option<Superblock> = None;
+    let mut why = "no PsiTri superblock";
+    for slot in 0..2 {
+        let mut bytes = [0; 512];
+        let offset = Superblock::offset(slot);
+        if file.len()? < offset + bytes.len() as u64 {
+            why = "the file is too short for a superblock";
+            continue;
+        }
+        file.read_at(&mut bytes, offset)?;
+        match Superblock::decode(&bytes) {
+            Ok(found) if newest.is_none_or(|best| found.generation > best.generation) => newest = Some(found),
+            Ok(_) => {}
+            Err(SlotError::Version(found)) => {
+                return Err(Error::UnsupportedVersion { found, supported: crate::pager::FORMAT_VERSION });
+            }
+            Err(SlotError::Invalid(what)) => why = what,
+        }
+    }
+    newest.ok_or_else(|| Error::corrupted(DATA_FILE, 0, why))
+}
+
+/// What opening leaves to the engine.
+struct EngineOf {
+    options: Options,
+    storage: Arc<dyn Storage>,
+    kind: EngineKind,
+    pool: Arc<ArenaPool>,
+    lock: Option<crate::storage::StorageLock>,
+}
+
+/// The state that replay builds up.
+struct Recovery {
+    database: u64,
+    buffer_bytes: u64,
+    reserve_bytes: usize,
+    table: Vec<Option<KeyspaceState>>,
+    by_id: HashMap<u32, u32>,
+    generations: Vec<Arc<Generation>>,
+    tree: TreeState,
+    tree_version: u64,
+    csn: u64,
+    pool: Arc<ArenaPool>,
+    log_start: u64,
+}
+
+impl Recovery {
+    fn new(database: u64, options: &Options, pager: &Pager, superblock: &Superblock, pool: Arc<ArenaPool>) -> Result<Recovery> {
+        let catalog = Root { node: superblock.catalog, keys: superblock.catalog_keys };
+        let mut recovery = Recovery {
+            database,
+            buffer_bytes: options.buffer_bytes as u64,
+            reserve_bytes: pool.reserve_bytes(),
+            table: Vec::new(),
+            by_id: HashMap::new(),
+            generations: vec![Arc::new(Generation::new(1, &pool)?)],
+            tree: TreeState {
+                catalog,
+                catalog_csn: superblock.catalog_csn,
+                checkpoint_generation: superblock.generation,
+                keyspace_next: superblock.keyspace_next,
+                ..TreeState::default()
+            },
+            tree_version: superblock.tree_version,
+            csn: superblock.csn,
+            pool,
+            log_start: superblock.wal_start_lsn,
+        };
+        for entry in read_catalog(pager, catalog)? {
+            recovery.add_keyspace(entry.id, &entry.name, entry.root, entry.csn_merged)?;
+        }
+        Ok(recovery)
+    }
+
+    fn add_keyspace(&mut self, id: u32, name: &str, root: Root, csn_merged: u64) -> Result<()> {
+        let slot = self.table.iter().position(Option::is_none).unwrap_or(self.table.len());
+        if slot >= KEYSPACES_MAX {
+            return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
+        }
+        if slot == self.table.len() {
+            self.table.push(None);
+        }
+        self.table[slot] = Some(KeyspaceState {
+            core: Arc::new(KeyspaceCore::new(id, slot as u32, self.database, name)),
+            root,
+            generation_merged: self.generations[0].id - 1,
+            csn_merged,
+            dirty: csn_merged == 0,
+        });
+        self.by_id.insert(id, slot as u32);
+        self.tree.keyspace_next = self.tree.keyspace_next.max(id + 1);
+        Ok(())
+    }
+
+    /// Applies one record of the log.
+    fn apply(&mut self, pager: &Pager, record: &wal::Record<'_>) -> Result<()> {
+        let damaged = |what: &str| Error::corrupted("log", record.lsn, what);
+        self.csn = self.csn.max(record.csn);
+        if self.generations[0].bytes_used() >= self.buffer_bytes {
+            let next = Generation::new(self.generations[0].id + 1, &self.pool)?;
+            self.generations.insert(0, Arc::new(next));
+        }
+        for op in OpsIter::new(record.payload, record.op_count) {
+            let op = op.map_err(|e| damaged(e.what))?;
+            self.apply_op(pager, record, op)?;
+        }
+        Ok(())
+    }
+
+    fn apply_op(&mut self, pager: &Pager, record: &wal::Record<'_>, op: Op<'_>) -> Result<()> {
+        let name_of = |name: &[u8]| {
+            String::from_utf8(name.to_vec()).map_err(|_| Error::corrupted("log", record.lsn, "a keyspace name is not UTF-8"))
+        };
+        match op {
+            Op::Put { keyspace, key, value } => self.put(record, keyspace, key, Kind::Value, value),
+            Op::Delete { keyspace, key } => self.put(record, keyspace, key, Kind::Tombstone, &[]),
+            Op::PutLarge { keyspace, key, pointer } => {
+                if !self.is_news(record, keyspace) {
+                    return Ok(());
+                }
+                let value = ValuePointer::decode(&pointer);
+                pager.recheck_value(&value)?;
+                pager.hold(value_extent(&value));
+                let slot = self.by_id[&keyspace];
+                self.generations[0].large_values.lock().push((slot, value));
+                self.put(record, keyspace, key, Kind::Large, &pointer)
+            }
+            Op::DeleteRange { keyspace, lo, hi } => {
+                if let Some(mut writer) = self.writer(record, keyspace)? {
+                    let range = writer.add_range_tombstone(lo, hi);
+                    writer.stamp_range_tombstone(&range, record.csn);
+                }
+                Ok(())
+            }
+            Op::CreateKeyspace { id, name } => {
+                if record.csn > self.tree.catalog_csn {
+                    self.tree.catalog_csn = record.csn;
+                    if !self.by_id.contains_key(&id) {
+                        self.add_keyspace(id, &name_of(name)?, Root::default(), 0)?;
+                    }
+                }
+                Ok(())
+            }
+            Op::DropKeyspace { id } => {
+                if record.csn > self.tree.catalog_csn {
+                    self.tree.catalog_csn = record.csn;
+                    if let Some(slot) = self.by_id.remove(&id) {
+                        self.drop_keyspace(pager, id, slot)?;
+                    }
+                }
+                Ok(())
+            }
+            Op::RenameKeyspace { id, name } => {
+                if record.csn > self.tree.catalog_csn {
+                    self.tree.catalog_csn = record.csn;
+                    if let Some(keyspace) = self.by_id.get(&id).and_then(|&slot| self.table[slot as usize].as_mut()) {
+                        keyspace.core.set_name(Arc::from(name_of(name)?.as_str()));
+                        keyspace.dirty = true;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Frees the tree of a dropped keyspace. Its slot stays empty in this run of recovery only if nothing was buffered.
+    fn drop_keyspace(&mut self, pager: &Pager, id: u32, slot: u32) -> Result<()> {
+        let keyspace = self.table[slot as usize].take().expect("ids name slots that are taken");
+        let mut sink = crate::pager::Sink::new(pager, self.tree_version + 1);
+        crate::tree::kill_tree(&mut sink, keyspace.root.node)?;
+        let changes = sink.finish()?;
+        self.tree_version += 1;
+        pager.publish(self.tree_version, &changes);
+        self.tree.dropped.push(id);
+        // A keyspace that takes the slot must not see what this one left in the buffer.
+        let next = Generation::new(self.generations[0].id + 1, &self.pool)?;
+        self.generations.insert(0, Arc::new(next));
+        Ok(())
+    }
+
+    /// (3): whether a keyspace exists and its tree does not hold the record yet.
+    fn is_news(&self, record: &wal::Record<'_>, keyspace: u32) -> bool {
+        let slot = self.by_id.get(&keyspace);
+        slot.and_then(|&slot| self.table[slot as usize].as_ref()).is_some_and(|k| record.csn > k.csn_merged)
+    }
+
+    fn writer(&mut self, record: &wal::Record<'_>, keyspace: u32) -> Result<Option<crate::buffer::BufferWriter>> {
+        if !self.is_news(record, keyspace) {
+            return Ok(None);
+        }
+        let generation = &self.generations[0];
+        generation.note_commit(record.lsn.max(self.log_start));
+        let writer = generation.buffer_or_new(self.by_id[&keyspace]).writer();
+        Ok(Some(writer.expect("recovery has the only writer")))
+    }
+
+    fn put(&mut self, record: &wal::Record<'_>, keyspace: u32, key: &[u8], kind: Kind, payload: &[u8]) -> Result<()> {
+        let reserve = self.reserve_bytes;
+        let csn = record.csn;
+        if let Some(mut writer) = self.writer(record, keyspace)? {
+            let floor = writer.watermark();
+            let (_, outcome) = writer.put(key, kind, payload, floor).map_err(|e| buffer_error(e, reserve))?;
+            writer.stamp(outcome.version, csn);
+        }
+        Ok(())
+    }
+
+    fn finish(self, of: EngineOf, pager: Pager, log: Option<Wal>) -> Engine {
+        let keyspaces = self.table.iter().flatten().map(|k| (k.core.name(), Arc::clone(&k.core))).collect();
+        let state = State {
+            tree_version: self.tree_version,
+            generations: self.generations,
+            keyspaces: Arc::new(self.table),
+        };
+        debug_assert!(state.generations.iter().all(|g| g.first_lsn.load(Ordering::Relaxed) >= self.log_start));
+        Engine::new(
+            self.database,
+            of.options,
+            of.storage,
+            of.kind,
+            pager,
+            state,
+            self.csn,
+            log,
+            self.tree,
+            keyspaces,
+            of.pool,
+            of.lock,
+        )
+    }
+}

@@ -1,0 +1,190 @@
+//! What readers pin: the layers of every keyspace at one moment.
+//!
+//! # Thread safety
+//! A [`State`] is immutable once published. A [`Generation`] is written by the holders of keyspace write locks, each in
+//! its own keyspace buffer, and read by anyone.
+//!
+//! # Invariants
+//! (1) `generations` is ordered newest first; the first is active, the others are frozen.
+//! (2) A generation counts for a keyspace only if its id is greater than the keyspace's `generation_merged`: the tree
+//!     holds what older ones held.
+//! (3) Within one keyspace every commit in a newer generation has a greater CSN than any in an older one, as a
+//!     transaction takes the active generation when it already holds the keyspace's write lock.
+//! (4) A slot is used again only by a keyspace created after the generation that was active at the drop was frozen.
+
+use std::sync::OnceLock;
+
+use crate::{
+    Result,
+    buffer::{Arena, KeyspaceBuffer},
+    keyspace::KeyspaceCore,
+    node::ValuePointer,
+    sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering},
+    tree::Root,
+};
+
+/// Keyspaces that may exist at a time.
+pub(crate) const KEYSPACES_MAX: usize = 1 << 16;
+const TABLE_WIDTH: usize = 256;
+const _: () = assert!(TABLE_WIDTH * TABLE_WIDTH == KEYSPACES_MAX);
+
+/// One keyspace as a state sees it.
+#[derive(Clone)]
+pub(crate) struct KeyspaceState {
+    pub core: Arc<KeyspaceCore>,
+    pub root: Root,
+    /// Generations up to this one are in the tree, or never concerned this keyspace.
+    pub generation_merged: u64,
+    /// Commits up to this one are in the tree.
+    pub csn_merged: u64,
+    /// Differs from what the last checkpoint stored.
+    pub dirty: bool,
+}
+
+/// Keyspaces by slot.
+pub(crate) type KeyspaceTable = Vec<Option<KeyspaceState>>;
+
+pub(crate) struct State {
+    /// Counts publications that changed a root.
+    pub tree_version: u64,
+    pub generations: Vec<Arc<Generation>>,
+    pub keyspaces: Arc<KeyspaceTable>,
+}
+
+impl State {
+    pub fn active(&self) -> &Arc<Generation> {
+        &self.generations[0]
+    }
+
+    /// The keyspace in `slot`, if it is the one with this id.
+    #[inline]
+    pub fn keyspace(&self, slot: u32, id: u32) -> Option<&KeyspaceState> {
+        self.keyspaces.get(slot as usize)?.as_ref().filter(|keyspace| keyspace.core.id == id)
+    }
+}
+
+type BufferTable = [OnceLock<Box<[OnceLock<Arc<KeyspaceBuffer>>; TABLE_WIDTH]>>; TABLE_WIDTH];
+
+/// One filling of the write buffer: an arena, and a radix tree for each keyspace that has writes in it.
+pub(crate) struct Generation {
+    pub id: u64,
+    arena: Option<Arc<Arena>>,
+    buffers: Box<BufferTable>,
+    slots: Mutex<Vec<u32>>,
+    /// Log position of the first commit in it; `u64::MAX` before there is one.
+    pub first_lsn: AtomicU64,
+    /// Values that committed transactions wrote straight to the data file.
+    pub large_values: Mutex<Vec<(u32, ValuePointer)>>,
+    /// A transaction that is still open keeps the merge from finishing it.
+    pub blocked: AtomicBool,
+    pool: Arc<ArenaPool>,
+}
+
+impl Generation {
+    pub fn new(id: u64, pool: &Arc<ArenaPool>) -> Result<Generation> {
+        Ok(Generation {
+            id,
+            arena: Some(Arc::new(pool.take()?)),
+            buffers: Box::new([const { OnceLock::new() }; TABLE_WIDTH]),
+            slots: Mutex::new(Vec::new()),
+            first_lsn: AtomicU64::new(u64::MAX),
+            large_values: Mutex::new(Vec::new()),
+            blocked: AtomicBool::new(false),
+            pool: Arc::clone(pool),
+        })
+    }
+
+    fn arena(&self) -> &Arc<Arena> {
+        self.arena.as_ref().expect("the arena is taken only by drop")
+    }
+
+    #[inline]
+    pub fn bytes_used(&self) -> u64 {
+        self.arena().bytes_used()
+    }
+
+    /// The buffer of a keyspace, if it has one.
+    #[inline]
+    pub fn buffer(&self, slot: u32) -> Option<&Arc<KeyspaceBuffer>> {
+        let slot = slot as usize;
+        self.buffers[slot / TABLE_WIDTH].get()?[slot % TABLE_WIDTH].get()
+    }
+
+    /// The buffer of a keyspace. Only the holder of its write lock may create it.
+    pub fn buffer_or_new(&self, slot: u32) -> &Arc<KeyspaceBuffer> {
+        let index = slot as usize;
+        let row = self.buffers[index / TABLE_WIDTH]
+            .get_or_init(|| Box::new([const { OnceLock::new() }; TABLE_WIDTH]));
+        row[index % TABLE_WIDTH].get_or_init(|| {
+            self.slots.lock().push(slot);
+            KeyspaceBuffer::new(Arc::clone(self.arena()))
+        })
+    }
+
+    /// Slots of the keyspaces with a buffer here, ascending.
+    pub fn slots(&self) -> Vec<u32> {
+        let mut slots = self.slots.lock().clone();
+        slots.sort_unstable();
+        slots
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.lock().is_empty()
+    }
+
+    /// Notes the log position of a commit. Commits call it in log order.
+    pub fn note_commit(&self, lsn: u64) {
+        if self.first_lsn.load(Ordering::Relaxed) == u64::MAX {
+            self.first_lsn.store(lsn, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.buffers = Box::new([const { OnceLock::new() }; TABLE_WIDTH]);
+        if let Some(arena) = self.arena.take().and_then(|arena| Arc::try_unwrap(arena).ok()) {
+            self.pool.put(arena);
+        }
+    }
+}
+
+/// Arenas of finished generations, kept for the next ones: their pages are already there.
+pub(crate) struct ArenaPool {
+    arenas: Mutex<Vec<Arena>>,
+    reserve_bytes: usize,
+    buffer_bytes: u64,
+    kept_max: usize,
+}
+
+impl ArenaPool {
+    pub fn new(buffer_bytes: usize, kept_max: usize) -> ArenaPool {
+        ArenaPool {
+            arenas: Mutex::new(Vec::new()),
+            // A transaction may outgrow the budget before it spills, and writers of other keyspaces go on meanwhile.
+            reserve_bytes: (buffer_bytes * 8).clamp(64 << 20, 4 << 30),
+            buffer_bytes: buffer_bytes as u64,
+            kept_max,
+        }
+    }
+
+    pub fn reserve_bytes(&self) -> usize {
+        self.reserve_bytes
+    }
+
+    pub fn take(&self) -> Result<Arena> {
+        if let Some(arena) = self.arenas.lock().pop() {
+            return Ok(arena);
+        }
+        Arena::new(self.reserve_bytes).map_err(|error| crate::engine::buffer_error(error, self.reserve_bytes))
+    }
+
+    fn put(&self, mut arena: Arena) {
+        let mut arenas = self.arenas.lock();
+        if arenas.len() < self.kept_max {
+            arena.reset();
+            arena.release_over(self.buffer_bytes + self.buffer_bytes / 4);
+            arenas.push(arena);
+        }
+    }
+}

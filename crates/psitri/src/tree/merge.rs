@@ -1,0 +1,448 @@
+//! `merge(root, changes) -> new root`: the only way in which a tree changes.
+//!
+//! The merge walks the tree in key order beside the sorted stream of changes. Subtrees without changes are attached as
+//! they are. Leaves with changes are patched, if every change replaces a value by one of the same length, or taken
+//! apart entry by entry and packed anew; neighbouring leaves with changes flow through one packer, so that runs of them
+//! come out full. The same holds for inner nodes, one packer a level. All new nodes are written in key order.
+//!
+//! # Invariants
+//! (1) What the packers of levels `0..=l` hold precedes, in key order, what is pushed next; before a subtree of level `l`
+//!     is attached, the packers of levels `0..=l` are empty.
+//! (2) A packer that would leave a node less than half full takes in the next neighbour instead, once.
+//! (3) Old nodes that are taken apart, and out-of-line values that are replaced, are counted as dead, exactly once.
+//!
+//! # Failure modes
+//! Any error leaves the old root as it was; the sink gives the new pages back.
+#![allow(unsafe_code)] // node views of checked bytes
+
+use std::cmp::Ordering;
+
+use super::{Node, Root, open_root, walk};
+use crate::{
+    Result,
+    node::{
+        self, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef, Stored,
+        VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
+    },
+    pager::Sink,
+};
+
+/// What happens to one key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change<'a> {
+    Put(&'a [u8]),
+    /// A value that its transaction wrote to the data file.
+    Adopt(ValuePointer),
+    Delete,
+}
+
+/// Changes in ascending order of distinct keys.
+pub(crate) trait ChangeStream {
+    /// Key of the current change; `None` at the end.
+    fn key(&self) -> Option<&[u8]>;
+    /// The current change. Called only while `key` is `Some`.
+    fn change(&self) -> Change<'_>;
+    fn advance(&mut self) -> Result<()>;
+}
+
+/// A half-open range of keys; without `hi` it has no upper end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub lo: Vec<u8>,
+    pub hi: Option<Vec<u8>>,
+}
+
+/// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`.
+pub(crate) fn merge<S: ChangeStream>(
+    sink: &mut Sink<'_>,
+    root: Root,
+    ranges: &[KeyRange],
+    changes: &mut S,
+) -> Result<Root> {
+    let mut merger = Merger {
+        sink,
+        changes,
+        ranges,
+        leaves: LeafPacker::new(),
+        lower: Vec::new(),
+        last_key: None,
+        inners: Vec::new(),
+        scratch: Vec::new(),
+        key_buffer: Vec::new(),
+    };
+    if root.node.is_null() {
+        merger.insert_below(None)?;
+    } else {
+        merger.visit(root.node, &[], None)?;
+    }
+    merger.close()
+}
+
+/// Packer of one level of inner nodes.
+struct Level {
+    packer: InnerPacker,
+    /// The child pushed last.
+    newest: Root,
+}
+
+struct Merger<'m, 'p, S> {
+    sink: &'m mut Sink<'p>,
+    changes: &'m mut S,
+    ranges: &'m [KeyRange],
+    leaves: LeafPacker,
+    /// Lower bound of what the leaf packer began with.
+    lower: Vec<u8>,
+    /// Last key of the leaf emitted before what the packer holds, if that leaf came from the same run.
+    last_key: Option<Vec<u8>>,
+    /// Packers of levels 1, 2, ...
+    inners: Vec<Level>,
+    scratch: Vec<u8>,
+    key_buffer: Vec<u8>,
+}
+
+impl<S: ChangeStream> Merger<'_, '_, S> {
+    /// Whether the stream has a change below `upper`.
+    fn has_change(&self, upper: Option<&[u8]>) -> bool {
+        self.changes.key().is_some_and(|key| upper.is_none_or(|upper| key < upper))
+    }
+
+    /// Drops ranges that end at or before `key`: keys only grow.
+    fn pass_ranges(&mut self, key: &[u8]) {
+        while let Some((first, rest)) = self.ranges.split_first() {
+            if first.hi.as_deref().is_some_and(|hi| hi <= key) {
+                self.ranges = rest;
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Whether `key` is in a deleted range. Keys must be asked for in ascending order.
+    fn is_deleted(&mut self, key: &[u8]) -> bool {
+        self.pass_ranges(key);
+        self.ranges.first().is_some_and(|range| range.lo.as_slice() <= key)
+    }
+
+    /// Whether a deleted range meets `[lower, upper)`, and whether it covers all of it.
+    fn range_over(&mut self, lower: &[u8], upper: Option<&[u8]>) -> (bool, bool) {
+        self.pass_ranges(lower);
+        let Some(range) = self.ranges.first() else {
+            return (false, false);
+        };
+        let meets = upper.is_none_or(|upper| range.lo.as_slice() < upper);
+        let ends_after = match (range.hi.as_deref(), upper) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(hi), Some(upper)) => hi >= upper,
+        };
+        (meets, meets && ends_after && range.lo.as_slice() <= lower)
+    }
+
+    /// Takes a node apart that has changes below it, or that a neighbour needs to be filled with.
+    fn visit(&mut self, at: NodeRef, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
+        let pager = self.sink.pager();
+        let birth = node::birth(pager.node(at)?);
+        match open_root(pager, at)? {
+            Node::Leaf(leaf) => {
+                let bytes = pager.node(at)?;
+                self.sink.kill_node(at, birth);
+                self.visit_leaf(leaf, bytes, lower, upper)
+            }
+            Node::Inner(inner) => {
+                self.sink.kill_node(at, birth);
+                self.visit_inner(inner, lower, upper)
+            }
+        }
+    }
+
+    fn visit_inner(&mut self, inner: Inner<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
+        let mut child_lower = lower.to_vec();
+        let mut child_upper = Vec::new();
+        for index in 0..inner.len() {
+            let child = inner.child(index);
+            let bound = if index + 1 < inner.len() {
+                inner.separator(index + 1, &mut child_upper);
+                Some(child_upper.as_slice())
+            } else {
+                upper
+            };
+            let (meets, covers) = self.range_over(&child_lower, bound);
+            let changed = self.has_change(bound);
+            if covers && !changed {
+                walk::kill_child(self.sink, child, inner.level())?;
+            } else if changed || meets {
+                self.visit(child, &child_lower, bound)?;
+            } else {
+                self.attach(inner.level() - 1, child, &child_lower, inner.child_keys(index))?;
+            }
+            std::mem::swap(&mut child_lower, &mut child_upper);
+        }
+        Ok(())
+    }
+
+    /// Hangs a subtree without changes, whose root is on `level`, behind what was emitted so far.
+    fn attach(&mut self, level: u8, at: NodeRef, lower: &[u8], keys: u64) -> Result<()> {
+        for pending in 0..=level {
+            if self.is_level_empty(pending) {
+                continue;
+            }
+            if !self.is_underfull(pending) {
+                self.flush_level(pending)?;
+                continue;
+            }
+            // (2): the neighbour is opened down to the level that needs filling.
+            let pager = self.sink.pager();
+            let bytes = pager.node(at)?;
+            self.sink.kill_node(at, node::birth(bytes));
+            match open_root(pager, at)? {
+                Node::Leaf(leaf) => self.push_leaf_entries(leaf, lower)?,
+                Node::Inner(inner) => {
+                    let mut separator = lower.to_vec();
+                    for index in 0..inner.len() {
+                        if index > 0 {
+                            inner.separator(index, &mut separator);
+                        }
+                        let (child, keys) = (inner.child(index), inner.child_keys(index));
+                        if pending == level {
+                            self.push_child(level, &separator, Root { node: child, keys })?;
+                        } else {
+                            self.attach(level - 1, child, &separator, keys)?;
+                        }
+                    }
+                }
+            }
+            return Ok(());
+        }
+        self.push_child(level + 1, lower, Root { node: at, keys })
+    }
+
+    fn is_level_empty(&self, level: u8) -> bool {
+        match level {
+            0 => self.leaves.is_empty(),
+            _ => self.inners.get(usize::from(level) - 1).is_none_or(|l| l.packer.is_empty()),
+        }
+    }
+
+    fn is_underfull(&self, level: u8) -> bool {
+        match level {
+            0 => self.leaves.pending_bytes() < NODE_BYTES_SOFT_MAX / 2,
+            _ => self.inners[usize::from(level) - 1].packer.pending_len() < 16,
+        }
+    }
+
+    /// A leaf with changes.
+    fn visit_leaf(&mut self, leaf: Leaf<'_>, bytes: &[u8], lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
+        if self.range_over(lower, upper).0 {
+            return self.repack_leaf(leaf, lower, upper);
+        }
+        let mut image = std::mem::take(&mut self.scratch);
+        image.clear();
+        image.extend_from_slice(bytes);
+        let patched = self.patch_leaf(leaf, &mut image, upper)?;
+        // SAFETY: (4) of the parent: a copy of a checked node in which only value bytes were replaced is still one.
+        let leaf_now = unsafe { Leaf::new_validated(&image) };
+        let result = if !patched {
+            self.repack_leaf(leaf_now, lower, upper)
+        } else if !self.leaves.is_empty() && self.is_underfull(0) {
+            self.push_leaf_entries(leaf_now, lower)
+        } else {
+            let keys = leaf_now.len() as u64;
+            self.flush_level(0).and_then(|()| {
+                let node = self.sink.place(&mut image)?;
+                self.push_child(1, lower, Root { node, keys })
+            })
+        };
+        self.scratch = image;
+        result
+    }
+
+    /// Replaces values in place while every change allows it. True if no change is left for this leaf.
+    fn patch_leaf(&mut self, leaf: Leaf<'_>, image: &mut [u8], upper: Option<&[u8]>) -> Result<bool> {
+        while self.has_change(upper) {
+            let Change::Put(value) = self.changes.change() else {
+                return Ok(false);
+            };
+            let key = self.changes.key().expect("there is a change");
+            let Some(index) = leaf.find(key) else {
+                return Ok(false);
+            };
+            if value.len() > VALUE_INLINE_BYTES_MAX
+                || matches!(leaf.value(index), Stored::External(_))
+                || !patch_value(image, index, Stored::Inline(value))
+            {
+                return Ok(false);
+            }
+            self.changes.advance()?;
+        }
+        Ok(true)
+    }
+
+    /// Merges the entries of a leaf with the changes below `upper` into the packer.
+    fn repack_leaf(&mut self, leaf: Leaf<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
+        self.begin_run(lower);
+        let mut entries = LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
+        while let Some((key, stored)) = entries.next() {
+            let mut replaced = false;
+            while let Some(change_key) = self.changes.key() {
+                match change_key.cmp(key) {
+                    Ordering::Less => self.take_change()?,
+                    Ordering::Equal => {
+                        replaced = true;
+                        self.take_change()?;
+                        break;
+                    }
+                    Ordering::Greater => break,
+                }
+            }
+            if replaced || self.is_deleted(key) {
+                if let Stored::External(pointer) = stored {
+                    self.sink.kill_value(&pointer);
+                }
+            } else {
+                self.push_entry(key, stored)?;
+            }
+        }
+        self.key_buffer = entries.into_buffer();
+        self.insert_below(upper)
+    }
+
+    /// Pushes a leaf's entries as they are.
+    fn push_leaf_entries(&mut self, leaf: Leaf<'_>, lower: &[u8]) -> Result<()> {
+        self.begin_run(lower);
+        let mut entries = LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
+        while let Some((key, stored)) = entries.next() {
+            self.push_entry(key, stored)?;
+        }
+        self.key_buffer = entries.into_buffer();
+        Ok(())
+    }
+
+    /// Notes the lower bound of what comes next if the packer is empty.
+    fn begin_run(&mut self, lower: &[u8]) {
+        if self.leaves.is_empty() {
+            self.lower.clear();
+            self.lower.extend_from_slice(lower);
+            self.last_key = None;
+        }
+    }
+
+    /// Applies the changes below `upper` where the tree has no entries left.
+    fn insert_below(&mut self, upper: Option<&[u8]>) -> Result<()> {
+        while self.has_change(upper) {
+            self.take_change()?;
+        }
+        Ok(())
+    }
+
+    /// Applies the current change to the packer and moves on.
+    fn take_change(&mut self) -> Result<()> {
+        let stored = match self.changes.change() {
+            Change::Delete => None,
+            Change::Adopt(pointer) => {
+                self.sink.adopt_value(&pointer);
+                Some(Stored::External(pointer))
+            }
+            Change::Put(value) if value.len() > VALUE_INLINE_BYTES_MAX => {
+                Some(Stored::External(self.sink.place_value(value)?))
+            }
+            Change::Put(value) => Some(Stored::Inline(value)),
+        };
+        if let (Some(stored), Some(key)) = (stored, self.changes.key()) {
+            self.leaves.push(key, stored);
+            self.emit_full_leaves()?;
+        }
+        self.changes.advance()
+    }
+
+    fn push_entry(&mut self, key: &[u8], stored: Stored<'_>) -> Result<()> {
+        self.leaves.push(key, stored);
+        self.emit_full_leaves()
+    }
+
+    fn emit_full_leaves(&mut self) -> Result<()> {
+        while let Some(image) = self.leaves.pop_full() {
+            let leaf = place_leaf(self.sink, &mut self.lower, &mut self.last_key, image)?;
+            let separator = std::mem::take(&mut self.lower);
+            self.push_child(1, &separator, leaf)?;
+            self.lower = separator;
+        }
+        Ok(())
+    }
+
+    /// Empties the packer of a level into the level above.
+    fn flush_level(&mut self, level: u8) -> Result<()> {
+        if level == 0 {
+            while let Some(image) = self.leaves.pop_last() {
+                let leaf = place_leaf(self.sink, &mut self.lower, &mut self.last_key, image)?;
+                let separator = std::mem::take(&mut self.lower);
+                self.push_child(1, &separator, leaf)?;
+                self.lower = separator;
+            }
+            self.last_key = None;
+            return Ok(());
+        }
+        let index = usize::from(level) - 1;
+        while let Some(image) = self.inners[index].packer.pop_last() {
+            let separator = image.first_separator.to_vec();
+            let inner = Root { keys: image.keys, node: self.sink.place(image.bytes)? };
+            self.push_child(level + 1, &separator, inner)?;
+        }
+        Ok(())
+    }
+
+    /// Pushes a node of level `level - 1` as a child on `level`.
+    fn push_child(&mut self, level: u8, separator: &[u8], child: Root) -> Result<()> {
+        let index = usize::from(level) - 1;
+        while self.inners.len() <= index {
+            let level = self.inners.len() as u8 + 1;
+            self.inners.push(Level { packer: InnerPacker::new(level), newest: Root::default() });
+        }
+        self.inners[index].packer.push(separator, child.node, child.keys);
+        self.inners[index].newest = child;
+        while let Some(image) = self.inners[index].packer.pop_full() {
+            let separator = image.first_separator.to_vec();
+            let inner = Root { keys: image.keys, node: self.sink.place(image.bytes)? };
+            self.push_child(level + 1, &separator, inner)?;
+        }
+        Ok(())
+    }
+
+    /// Empties all packers; what remains alone on its level is the root.
+    fn close(mut self) -> Result<Root> {
+        debug_assert!(self.changes.key().is_none(), "every change has a place");
+        self.flush_level(0)?;
+        let mut level = 1;
+        loop {
+            let index = usize::from(level) - 1;
+            let Some(own) = self.inners.get(index) else {
+                return Ok(Root::default());
+            };
+            let is_top = self.inners[index + 1..].iter().all(|above| above.packer.is_empty());
+            if is_top && own.packer.pending_len() == 1 {
+                return Ok(own.newest);
+            }
+            self.flush_level(level)?;
+            level += 1;
+        }
+    }
+}
+
+/// Writes a leaf. Leaves its separator in `lower` and its last key in `last_key`.
+fn place_leaf(
+    sink: &mut Sink<'_>,
+    lower: &mut Vec<u8>,
+    last_key: &mut Option<Vec<u8>>,
+    image: node::LeafImage<'_>,
+) -> Result<Root> {
+    let keys = u64::from(image.count);
+    match last_key {
+        Some(left) => {
+            shortest_separator(left, image.first_key, lower);
+            left.clear();
+            left.extend_from_slice(image.last_key);
+        }
+        None => *last_key = Some(image.last_key.to_vec()),
+    }
+    let node = sink.place(image.bytes)?;
+    Ok(Root { node, keys })
+}

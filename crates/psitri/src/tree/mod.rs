@@ -1,0 +1,145 @@
+//! The merged body of a keyspace: a balanced tree of immutable, packed nodes.
+//!
+//! The tree is purely functional. [`merge`] is its only way to change: it takes a root and a sorted stream of changes and
+//! gives a new root; nodes that nothing changed below are shared by both.
+//!
+//! # Thread safety
+//! Everything here reads nodes that a pin keeps from being overwritten, or writes new ones that nobody else knows of.
+//!
+//! # Invariants
+//! (1) All leaves are on level 0, and the children of a node on level `l` are on level `l - 1`.
+//! (2) Child `i` of an inner node holds the keys from separator `i` (from its own lower bound if `i` is 0) up to, but not
+//!     including, separator `i + 1`.
+//! (3) An inner node knows the number of keys below each child.
+//! (4) Nodes come from `Pager::node`, which checks those that this process did not write: accessors may trust them.
+//!
+//! # Failure modes
+//! A reference to a node of the wrong level is reported as corruption, so that no damage can make a descent endless.
+#![allow(unsafe_code)] // node views of checked bytes
+
+mod cursor;
+mod merge;
+mod verify;
+mod walk;
+
+use crate::{
+    Result,
+    error::Error,
+    node::{self, Inner, Leaf, NodeRef, Stored},
+    pager::{DATA_FILE, Pager},
+};
+
+pub(crate) use cursor::TreeCursor;
+pub(crate) use merge::{Change, ChangeStream, KeyRange, merge};
+pub(crate) use verify::{TreeCheck, verify_tree};
+pub(crate) use walk::kill_tree;
+
+/// A tree: its root node, null for no keys, and the number of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Root {
+    pub node: NodeRef,
+    pub keys: u64,
+}
+
+/// A node as its level says.
+#[derive(Clone, Copy)]
+pub(crate) enum Node<'a> {
+    Leaf(Leaf<'a>),
+    Inner(Inner<'a>),
+}
+
+/// Reads the root of a tree, whatever its level.
+#[inline]
+pub(crate) fn open_root(pager: &Pager, at: NodeRef) -> Result<Node<'_>> {
+    Ok(view(pager.node(at)?))
+}
+
+/// Reads a child of a node on level `parent_level`.
+#[inline]
+pub(crate) fn open_child(pager: &Pager, at: NodeRef, parent_level: u8) -> Result<Node<'_>> {
+    let bytes = pager.node(at)?;
+    if node::level(bytes) + 1 != parent_level {
+        return Err(wrong_level(at));
+    }
+    Ok(view(bytes))
+}
+
+#[cold]
+fn wrong_level(at: NodeRef) -> Error {
+    Error::corrupted(DATA_FILE, at.byte_offset(), "a child is on the wrong level")
+}
+
+#[inline]
+fn view(bytes: &[u8]) -> Node<'_> {
+    // SAFETY: (4): the bytes come from `Pager::node`.
+    unsafe {
+        if node::level(bytes) == 0 {
+            Node::Leaf(Leaf::new_validated(bytes))
+        } else {
+            Node::Inner(Inner::new_validated(bytes))
+        }
+    }
+}
+
+/// The stored value of `key`.
+#[inline]
+pub(crate) fn get<'a>(pager: &'a Pager, root: Root, key: &[u8]) -> Result<Option<Stored<'a>>> {
+    if root.node.is_null() {
+        return Ok(None);
+    }
+    let mut node = open_root(pager, root.node)?;
+    loop {
+        match node {
+            Node::Leaf(leaf) => return Ok(leaf.get(key)),
+            Node::Inner(inner) => {
+                node = open_child(pager, inner.child(inner.search(key)), inner.level())?;
+            }
+        }
+    }
+}
+
+/// Number of keys less than `key`. O(log n).
+pub(crate) fn rank(pager: &Pager, root: Root, key: &[u8]) -> Result<u64> {
+    if root.node.is_null() {
+        return Ok(0);
+    }
+    let mut before = 0;
+    let mut node = open_root(pager, root.node)?;
+    loop {
+        match node {
+            Node::Leaf(leaf) => return Ok(before + leaf.lower_bound(key) as u64),
+            Node::Inner(inner) => {
+                let index = inner.search(key);
+                before += inner.keys_before(index);
+                node = open_child(pager, inner.child(index), inner.level())?;
+            }
+        }
+    }
+}
+
+/// Copies the key of rank `rank` (0 is the smallest) into `out`. False if there are not so many. O(log n).
+pub(crate) fn nth(pager: &Pager, root: Root, rank: u64, out: &mut Vec<u8>) -> Result<bool> {
+    if root.node.is_null() || rank >= root.keys {
+        return Ok(false);
+    }
+    let mut left = rank;
+    let mut node = open_root(pager, root.node)?;
+    loop {
+        match node {
+            Node::Leaf(leaf) => {
+                let found = left < leaf.len() as u64;
+                if found {
+                    leaf.copy_key(left as usize, out);
+                }
+                return Ok(found);
+            }
+            Node::Inner(inner) => {
+                let Some((index, inside)) = inner.find_rank(left) else {
+                    return Ok(false);
+                };
+                left = inside;
+                node = open_child(pager, inner.child(index), inner.level())?;
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The commit of a transaction: encode, log, stamp, publish.
+
+use super::{Part, WriteTxn};
+use crate::{
+    Durability, Result,
+    buffer::{BufferWriter, Kind},
+    commit::Logged,
+    keyspace::{Touched, WriterSlot},
+    wal::ops::OpsBuilder,
+};
+
+impl WriteTxn {
+    pub(super) fn commit_parts(&mut self, durability: Durability) -> Result<()> {
+        match self.log_parts(durability)? {
+            Some(logged) => self.db.engine.finish_commit(logged),
+            None => Ok(()),
+        }
+    }
+
+    /// Commits up to the point where the disk may have to be waited for. The write locks are free afterwards.
+    pub(crate) fn log_parts(&mut self, durability: Durability) -> Result<Option<Logged>> {
+        if self.is_untouched() {
+            return Ok(None);
+        }
+        if self.private.is_some() {
+            return self.commit_private(durability).map(|()| None);
+        }
+        let engine = &self.db.engine;
+        if durability.waits() && !self.large_values.is_empty() {
+            engine.flush_large_values()?;
+        }
+        let mut ops = std::mem::take(&mut self.parts[0].guard.ops);
+        ops.clear();
+        if engine.log.is_some() {
+            for part in &self.parts {
+                part.encode(&mut ops);
+            }
+        }
+        let (parts, large_values) = (&mut self.parts, &mut self.large_values);
+        let pin = self.pin.as_ref().expect("a transaction has a pin");
+        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
+        #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+        let generation = unsafe { pin.get() }.active();
+        let mut commits = engine.commits.lock();
+        let logged = engine.log_commit(&mut commits, ops.op_count(), ops.payload(), durability, |csn, lsn| {
+            generation.note_commit(lsn);
+            if !large_values.is_empty() {
+                generation.large_values.lock().append(large_values);
+            }
+            for part in parts.iter_mut() {
+                part.stamp(csn);
+            }
+        });
+        drop(commits);
+        self.parts[0].guard.ops = ops;
+        let logged = logged?;
+        self.leave();
+        Ok(Some(logged))
+    }
+}
+
+impl Part {
+    /// Adds what the part changed to a log record: of several versions of a key, the newest.
+    pub(super) fn encode(&self, ops: &mut OpsBuilder) {
+        let WriterSlot { buffer, touched, .. } = &*self.guard;
+        let buffer: &BufferWriter = buffer.as_ref().expect("an open part has a writer");
+        for step in touched {
+            match step {
+                Touched::Range(range) => {
+                    let (lo, hi) = &range.1;
+                    ops.delete_range(self.id, lo, hi.as_deref());
+                }
+                Touched::Version(entry, version) => {
+                    if buffer.newest(*entry) != Some(*version) {
+                        continue;
+                    }
+                    let (key, payload) = (buffer.key(*entry), buffer.payload(*version));
+                    match buffer.kind(*version) {
+                        Kind::Value => ops.put(self.id, key, payload),
+                        Kind::Large => {
+                            ops.put_large(self.id, key, payload.try_into().expect("24 bytes"));
+                        }
+                        Kind::Tombstone => ops.delete(self.id, key),
+                        kind => unreachable!("{kind:?} is not written"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives every version of the part its CSN.
+    pub(super) fn stamp(&mut self, csn: u64) {
+        let WriterSlot { buffer, touched, .. } = &mut *self.guard;
+        let buffer = buffer.as_mut().expect("an open part has a writer");
+        for step in touched.drain(..) {
+            match step {
+                Touched::Version(_, version) => buffer.stamp(version, csn),
+                Touched::Range(range) => buffer.stamp_range_tombstone(&range.0, csn),
+            }
+        }
+    }
+}
+

@@ -1,0 +1,241 @@
+//! Direct transactions, and the spill of one that outgrows the buffer.
+//!
+//! A direct transaction has its own buffer, which is merged into a private tree root when it is full and at the commit.
+//! If it never spilled, its commit is logged like any other, so that it costs no flush. If it did, what it wrote is in
+//! the tree only, and the commit takes a checkpoint that makes the new roots durable before anybody sees them.
+
+use std::time::Duration;
+
+use super::{Part, Private, WriteTxn};
+use crate::{
+    Durability, Result,
+    buffer::Kind,
+    engine::RootUpdate,
+    keyspace::{Touched, WriterSlot},
+    merger::{OwnChanges, merge_buffer},
+    pager::{Changes, Sink, value_extent},
+    state::Generation,
+    sync::{Arc, Ordering},
+    tree::Root,
+};
+
+/// Mark of a keyspace whose writer writes to no shared generation.
+pub(crate) const NO_GENERATION: u64 = u64::MAX;
+
+impl WriteTxn {
+    /// Takes up writing in a private buffer over the merged tree.
+    pub(super) fn enter_private(&mut self) -> Result<()> {
+        let engine = Arc::clone(&self.db.engine);
+        for part in &mut self.parts {
+            part.guard.buffer = None;
+            part.guard.generation = 0;
+            part.core.generation_open.store(NO_GENERATION, Ordering::Release);
+        }
+        let slots: Vec<u32> = self.parts.iter().map(|part| part.slot).collect();
+        engine.drain(&slots)?;
+        self.pin_current()?;
+        self.private = Some(Private {
+            generation: Generation::new(NO_GENERATION, &engine.pool)?,
+            changes: Changes::default(),
+            spilled: false,
+        });
+        self.bytes = 0;
+        self.enter_private_buffers();
+        Ok(())
+    }
+
+    fn enter_private_buffers(&mut self) {
+        let private = self.private.as_ref().expect("the transaction is direct");
+        for part in &mut self.parts {
+            part.guard.buffer = None;
+            part.enter(&private.generation);
+        }
+    }
+
+    /// Makes room: turns a buffered transaction into a direct one, and merges the private buffer.
+    #[cold]
+    pub(super) fn spill(&mut self) -> Result<()> {
+        if self.private.is_none() {
+            self.turn_private()?;
+        }
+        self.merge_private()?;
+        let engine = Arc::clone(&self.db.engine);
+        let private = self.private.as_mut().expect("the transaction is direct");
+        private.spilled = true;
+        for part in &mut self.parts {
+            part.guard.touched.clear();
+            part.guard.buffer = None;
+        }
+        private.generation = Generation::new(NO_GENERATION, &engine.pool)?;
+        self.bytes = 0;
+        self.enter_private_buffers();
+        Ok(())
+    }
+
+    /// Moves everything written so far from the shared buffer to a private one.
+    fn turn_private(&mut self) -> Result<()> {
+        // Copied out first: the shared buffer has to be empty of it before it can be merged.
+        let mut written = Vec::new();
+        for part in &self.parts {
+            written.push(part.copy_out());
+        }
+        let large_values = std::mem::take(&mut self.large_values);
+        self.undo_to(None);
+        if let Err(error) = self.enter_private() {
+            let extents: Vec<_> = large_values.iter().map(|(_, pointer)| value_extent(pointer)).collect();
+            self.db.engine.pager.discard(&extents);
+            return Err(error);
+        }
+        self.large_values = large_values;
+        let reserve = self.db.engine.pool.reserve_bytes();
+        for (part, steps) in self.parts.iter_mut().zip(written) {
+            for step in steps {
+                part.replay(step).map_err(|e| crate::engine::buffer_error(e, reserve))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges the private buffer into the private roots.
+    fn merge_private(&mut self) -> Result<()> {
+        let engine = &self.db.engine;
+        let birth = self.pin.as_ref().map_or(0, |_| self.state().tree_version) + 1;
+        let private = self.private.as_mut().expect("the transaction is direct");
+        let mut roots: Vec<Root> = Vec::new();
+        let mut sink = Sink::new(&engine.pager, birth);
+        let mut adopted = Vec::new();
+        for part in &self.parts {
+            let buffer = part.guard.buffer.as_ref().expect("an open part has a writer").buffer();
+            // SAFETY: this transaction holds the write lock, and nothing is written while the merge reads.
+            #[expect(unsafe_code, reason = "contract of cursor_own")]
+            let cursor = unsafe { buffer.cursor_own() };
+            let own = OwnChanges::new(cursor, &mut adopted);
+            roots.push(merge_buffer(&mut sink, part.root, buffer, own)?.0);
+        }
+        let changes = sink.finish()?;
+        for (part, root) in self.parts.iter_mut().zip(roots) {
+            part.root = root;
+        }
+        private.changes.append(changes);
+        private.changes.forget_short_lived(&engine.pager, birth);
+        // Values that were overwritten before they were merged.
+        let unused: Vec<_> = self
+            .large_values
+            .drain(..)
+            .filter(|(_, pointer)| !adopted.contains(&pointer.address_units))
+            .map(|(_, pointer)| value_extent(&pointer))
+            .collect();
+        engine.pager.discard(&unused);
+        Ok(())
+    }
+
+    pub(super) fn commit_private(&mut self, durability: Durability) -> Result<()> {
+        let mut ops = std::mem::take(&mut self.parts[0].guard.ops);
+        ops.clear();
+        let spilled = self.private.as_ref().is_some_and(|private| private.spilled);
+        if self.db.engine.log.is_some() && !spilled {
+            for part in &self.parts {
+                part.encode(&mut ops);
+            }
+        }
+        if durability.waits() && !self.large_values.is_empty() {
+            self.db.engine.flush_large_values()?;
+        }
+        self.merge_private()?;
+        let engine = Arc::clone(&self.db.engine);
+        let checkpointing = (spilled && !engine.in_memory).then(|| engine.checkpointing.lock());
+        let mut tree = engine.tree.lock();
+        let mut commits = engine.commits.lock();
+        engine.check_writable()?;
+        // Commits that still wait for the disk come before this one.
+        if !commits.waiting.is_empty() {
+            engine.flush_under_lock(&mut commits)?;
+        }
+        let csn = commits.csn_next;
+        let active = engine.states.current().active().id;
+        let updates: Vec<RootUpdate> = self
+            .parts
+            .iter()
+            .map(|part| RootUpdate {
+                slot: part.slot,
+                id: part.id,
+                root: part.root,
+                // What the active generation holds for the keyspace, if anything, was merged before.
+                generation_merged: active.saturating_sub(1),
+                csn_merged: csn,
+            })
+            .collect();
+        if !spilled
+            && let Some(log) = &mut commits.log
+        {
+            log.append(csn, ops.op_count(), ops.payload())?;
+            if durability.waits() {
+                engine.flush_under_lock(&mut commits)?;
+            }
+        }
+        commits.csn_next = csn + 1;
+        let changes = std::mem::take(&mut self.private.as_mut().expect("the transaction is direct").changes);
+        let result = if checkpointing.is_some() {
+            engine.publish_roots_durably(&mut tree, &mut commits, &updates, &changes)
+        } else {
+            engine.publish_roots(&mut tree, &updates, &changes);
+            Ok(())
+        };
+        if result.is_ok() {
+            engine.visible_csn.store(csn, Ordering::Release);
+        }
+        drop(commits);
+        drop(tree);
+        drop(checkpointing);
+        for part in &mut self.parts {
+            part.guard.touched.clear();
+        }
+        self.parts[0].guard.ops = ops;
+        self.leave();
+        result
+    }
+}
+
+/// A step of a transaction, away from its buffer.
+enum Copied {
+    Version(Vec<u8>, Kind, Vec<u8>),
+    Range(Vec<u8>, Option<Vec<u8>>),
+}
+
+impl Part {
+    /// The newest version of each key the part touched, and its ranges.
+    fn copy_out(&self) -> Vec<Copied> {
+        let WriterSlot { buffer, touched, .. } = &*self.guard;
+        let buffer = buffer.as_ref().expect("an open part has a writer");
+        let copy = |step: &Touched| match step {
+            Touched::Range(range) => Some(Copied::Range(range.1.0.to_vec(), range.1.1.as_deref().map(<[u8]>::to_vec))),
+            Touched::Version(entry, version) => (buffer.newest(*entry) == Some(*version)).then(|| {
+                Copied::Version(buffer.key(*entry).to_vec(), buffer.kind(*version), buffer.payload(*version).to_vec())
+            }),
+        };
+        touched.iter().filter_map(copy).collect()
+    }
+
+    fn replay(&mut self, step: Copied) -> Result<(), crate::buffer::BufferError> {
+        let floor = self.floor;
+        let slot = &mut *self.guard;
+        let buffer = slot.buffer.as_mut().expect("an open part has a writer");
+        match step {
+            Copied::Version(key, kind, payload) => {
+                let (entry, outcome) = buffer.put(&key, kind, &payload, floor)?;
+                if outcome.pushed {
+                    slot.touched.push(Touched::Version(entry, outcome.version));
+                }
+            }
+            Copied::Range(lo, hi) => {
+                let tombstone = buffer.add_range_tombstone(&lo, hi.as_deref());
+                let bounds = (lo.into(), hi.map(Into::into));
+                slot.touched.push(Touched::Range(Box::new((tombstone, bounds))));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How long a direct transaction waits for the merge before it looks again whether it failed.
+pub(crate) const DRAIN_POLL: Duration = Duration::from_millis(20);

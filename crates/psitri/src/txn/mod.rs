@@ -1,0 +1,308 @@
+//! Write transactions: atomic over any set of keyspaces, nested to any depth.
+//!
+//! A transaction holds the write locks of its keyspaces, so that nobody else writes there; readers go on. What it writes
+//! goes in place into the active buffer as uncommitted versions that nobody else sees. A *direct* transaction, and one that
+//! outgrows the buffer, writes into a buffer of its own that is merged into a private tree root.
+//!
+//! # Invariants
+//! (1) The write locks are taken in the order of keyspace ids: no two transactions can wait for each other.
+//! (2) All keyspaces of a transaction write to the generation that was active when it held all its locks.
+//! (3) `touched` lists every step of every keyspace in order; undoing it backwards restores what was before.
+//! (4) Uncommitted versions of a private buffer and nodes below a private root are reachable by their transaction only.
+//!
+//! # Failure modes
+//! Any error of an operation leaves the transaction as it was before the operation; it can go on, commit or abort.
+//! A failed commit undoes the transaction. Dropping it aborts it.
+
+mod commit;
+mod direct;
+mod nested;
+mod read;
+mod write;
+
+use smallvec::SmallVec;
+
+use crate::{
+    Durability, Keyspace, Result,
+    buffer::Watermark,
+    database::DatabaseCore,
+    error::Error,
+    keyspace::{KeyspaceCore, WriterGuard},
+    node::ValuePointer,
+    pager::Changes,
+    pins::RawPin,
+    state::{Generation, State},
+    sync::{Arc, Ordering},
+    tree::Root,
+};
+
+pub(crate) use direct::DRAIN_POLL;
+pub use nested::NestedTxn;
+
+/// Values longer than this are written straight to the data file and not to the buffer and the log.
+pub(crate) const VALUE_BUFFERED_BYTES_MAX: usize = 16 << 10;
+
+/// A write transaction. Made by [`Database::begin`](crate::Database::begin); aborted when dropped.
+///
+/// ```
+/// # fn main() -> Result<(), psitri::Error> {
+/// let db = psitri::Options::new().in_memory()?;
+/// let accounts = db.create_keyspace("accounts")?;
+/// let mut txn = db.begin(&[&accounts])?;
+/// txn.insert(&accounts, b"alice", b"100")?;
+/// assert_eq!(txn.get(&accounts, b"alice")?, Some(&b"100"[..]));
+/// txn.commit()?;
+/// assert_eq!(db.get(&accounts, b"alice")?.as_deref(), Some(&b"100"[..]));
+/// # Ok(()) }
+/// ```
+pub struct WriteTxn {
+    db: Arc<DatabaseCore>,
+    pin: Option<RawPin<State>>,
+    /// Newest commit visible when the transaction began; for keyspaces it does not write to.
+    csn: u64,
+    parts: SmallVec<[Part; 1]>,
+    frames: Vec<Frame>,
+    private: Option<Private>,
+    /// Bytes written since the last spill.
+    bytes: u64,
+    /// Values that this transaction wrote to the data file, by part.
+    large_values: Vec<(u32, ValuePointer)>,
+}
+
+/// One keyspace of a transaction.
+struct Part {
+    core: Arc<KeyspaceCore>,
+    guard: WriterGuard,
+    floor: Watermark,
+    /// The merged tree below the buffers, or the private root.
+    root: Root,
+    generation_merged: u64,
+    id: u32,
+    slot: u32,
+}
+
+/// A nesting level: where each part's list stood when it began.
+struct Frame {
+    marks: SmallVec<[(usize, Watermark); 1]>,
+    large_values: usize,
+}
+
+/// What a direct transaction works in.
+struct Private {
+    generation: Generation,
+    changes: Changes,
+    /// Something was merged already: the operations are not all in the buffer, so they cannot be logged.
+    spilled: bool,
+}
+
+/// How a transaction is begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TxnKind {
+    Buffered,
+    Direct,
+}
+
+impl WriteTxn {
+    pub(crate) fn begin(db: &Arc<DatabaseCore>, keyspaces: &[&Keyspace], kind: TxnKind) -> Result<WriteTxn> {
+        let engine = &db.engine;
+        engine.check_writable()?;
+        engine.admit()?;
+        let mut cores: SmallVec<[&Arc<KeyspaceCore>; 4]> = keyspaces.iter().map(|k| &k.core).collect();
+        cores.sort_unstable_by_key(|core| core.id);
+        for pair in cores.windows(2) {
+            if pair[0].id == pair[1].id {
+                return Err(Error::NamedTwice { name: pair[0].name() });
+            }
+        }
+        let mut txn = WriteTxn {
+            db: Arc::clone(db),
+            pin: None,
+            csn: 0,
+            parts: SmallVec::new(),
+            frames: Vec::new(),
+            private: None,
+            bytes: 0,
+            large_values: Vec::new(),
+        };
+        for core in cores {
+            if core.database != engine.id {
+                return Err(Error::ForeignKeyspace);
+            }
+            let guard = core.lock()?;
+            txn.parts.push(Part {
+                id: core.id,
+                slot: core.slot,
+                core: Arc::clone(core),
+                guard,
+                floor: Watermark::default(),
+                root: Root::default(),
+                generation_merged: 0,
+            });
+        }
+        match kind {
+            TxnKind::Buffered => txn.enter_active()?,
+            TxnKind::Direct => txn.enter_private()?,
+        }
+        Ok(txn)
+    }
+
+    /// Pins the current state, in place of an older one.
+    fn pin_current(&mut self) -> Result<()> {
+        let engine = &self.db.engine;
+        let (pin, csn) = engine.states.acquire_raw(|_| engine.visible_csn.load(Ordering::Acquire));
+        self.unpin();
+        self.csn = csn;
+        let state = self.pin.insert(pin);
+        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
+        #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+        let state = unsafe { state.get() };
+        for part in &mut self.parts {
+            let keyspace = state.keyspace(part.slot, part.id).ok_or_else(|| part.core.gone())?;
+            part.root = keyspace.root;
+            part.generation_merged = keyspace.generation_merged;
+        }
+        Ok(())
+    }
+
+    fn unpin(&mut self) {
+        if let Some(pin) = self.pin.take() {
+            // SAFETY: the registry lives in the engine, which `self.db` keeps alive; nothing borrowed from the state
+            // outlives a call that takes `&mut self`.
+            #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+            unsafe {
+                pin.release(&self.db.engine.states);
+            }
+        }
+    }
+
+    /// The state pinned at the begin.
+    #[inline]
+    fn state(&self) -> &State {
+        let pin = self.pin.as_ref().expect("a transaction has a pin");
+        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
+        #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+        unsafe {
+            pin.get()
+        }
+    }
+
+    /// Takes up writing in the active generation (invariant 2).
+    fn enter_active(&mut self) -> Result<()> {
+        loop {
+            self.pin_current()?;
+            let generation = Arc::as_ptr(self.state().active());
+            // SAFETY: the pinned state, which is not exchanged before the end of this round, holds the generation.
+            #[expect(unsafe_code, reason = "a borrow of the pinned state beside the parts")]
+            let generation = unsafe { &*generation };
+            let mut fresh = false;
+            for part in &mut self.parts {
+                part.core.generation_open.store(generation.id, Ordering::Release);
+                fresh |= part.enter(generation);
+            }
+            // A buffer that was made after its generation was frozen might be overlooked by the merge.
+            if !fresh || self.db.engine.generation_active.load(Ordering::SeqCst) == generation.id {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The part of a keyspace, by index.
+    #[inline]
+    fn part_index(&self, keyspace: &Keyspace) -> Result<usize> {
+        let core = &keyspace.core;
+        match self.parts.iter().position(|part| Arc::ptr_eq(&part.core, core)) {
+            Some(index) => Ok(index),
+            None if core.database != self.db.engine.id => Err(Error::ForeignKeyspace),
+            None => Err(Error::NotInTransaction { name: core.name() }),
+        }
+    }
+
+    /// Undoes everything; the transaction is gone.
+    pub fn abort(self) {
+        drop(self);
+    }
+
+    /// Commits with the database's durability. On an error the transaction is undone.
+    ///
+    /// When this returns, every later snapshot sees the transaction, and it survives the death of the process. What else
+    /// it survives is said by [`Durability`].
+    pub fn commit(self) -> Result<()> {
+        let durability = self.db.engine.options.durability;
+        self.commit_with(durability)
+    }
+
+    /// Commits with this durability.
+    pub fn commit_with(mut self, durability: Durability) -> Result<()> {
+        self.frames.clear();
+        self.commit_parts(durability)
+    }
+
+    /// Whether nothing was written.
+    fn is_untouched(&self) -> bool {
+        self.parts.iter().all(|part| part.guard.touched.is_empty())
+            && self.private.as_ref().is_none_or(|private| !private.spilled)
+    }
+}
+
+impl Part {
+    /// Makes the writer write to `generation`. True if the keyspace had no buffer there before.
+    fn enter(&mut self, generation: &Generation) -> bool {
+        let mut fresh = false;
+        if self.guard.generation != generation.id || self.guard.buffer.is_none() {
+            fresh = generation.buffer(self.slot).is_none();
+            self.guard.buffer = None;
+            let buffer = generation.buffer_or_new(self.slot);
+            self.guard.buffer = Some(buffer.writer().expect("the write lock is held"));
+            self.guard.generation = generation.id;
+        }
+        self.floor = self.guard.buffer.as_ref().expect("just entered").watermark();
+        fresh
+    }
+}
+
+impl Drop for WriteTxn {
+    fn drop(&mut self) {
+        self.undo_to(None);
+        self.leave();
+    }
+}
+
+impl WriteTxn {
+    /// Lets go of locks and pin. Everything is committed or undone.
+    fn leave(&mut self) {
+        let is_private = self.private.is_some();
+        for part in &mut self.parts {
+            debug_assert!(part.guard.touched.is_empty());
+            if is_private {
+                part.guard.buffer = None;
+                part.guard.generation = 0;
+            }
+            part.core.generation_open.store(0, Ordering::Release);
+        }
+        self.parts.clear();
+        self.unpin();
+        self.private = None;
+    }
+
+    /// Undoes everything since a nesting level began, or since the begin.
+    fn undo_to(&mut self, frame: Option<&Frame>) {
+        for (index, part) in self.parts.iter_mut().enumerate() {
+            let mark = frame.map_or(0, |frame| frame.marks[index].0);
+            part.undo_to(mark);
+        }
+        let kept = frame.map_or(0, |frame| frame.large_values);
+        if self.large_values.len() > kept {
+            let extents: Vec<_> =
+                self.large_values.drain(kept..).map(|(_, pointer)| crate::pager::value_extent(&pointer)).collect();
+            self.db.engine.pager.discard(&extents);
+        }
+        if frame.is_none()
+            && let Some(private) = &mut self.private
+        {
+            // (4): nobody but this transaction knew of what it merged.
+            self.db.engine.pager.discard(&private.changes.births);
+            self.db.engine.pager.discard(&private.changes.adopted);
+            private.changes = Changes::default();
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Nested transactions.
+
+use std::ops::{Deref, DerefMut};
+
+use smallvec::SmallVec;
+
+use super::{Frame, Part, WriteTxn};
+use crate::{buffer::Watermark, keyspace::Touched};
+
+/// A transaction inside another. Aborted when dropped; a commit hands its changes to the one around it.
+///
+/// ```
+/// # fn main() -> Result<(), psitri::Error> {
+/// # let db = psitri::Options::new().in_memory()?;
+/// # let stock = db.create_keyspace("stock")?;
+/// let mut txn = db.begin(&[&stock])?;
+/// txn.upsert(&stock, b"apples", b"10")?;
+/// {
+///     let mut attempt = txn.nested();
+///     attempt.upsert(&stock, b"apples", b"0")?;
+///     attempt.abort();
+/// }
+/// assert_eq!(txn.get(&stock, b"apples")?, Some(&b"10"[..]));
+/// # txn.commit() }
+/// ```
+pub struct NestedTxn<'t> {
+    parent: &'t mut WriteTxn,
+    open: bool,
+}
+
+impl WriteTxn {
+    /// Begins a nested transaction. It may be nested again, to any depth. What it changes must fit in the write buffer's
+    /// address space, eight times `buffer_bytes`.
+    pub fn nested(&mut self) -> NestedTxn<'_> {
+        let large_values = self.large_values.len();
+        let marks: SmallVec<_> = self.parts.iter_mut().map(|part| (part.guard.touched.len(), part.raise_floor())).collect();
+        self.frames.push(Frame { marks, large_values });
+        NestedTxn { parent: self, open: true }
+    }
+
+    /// Ends the innermost level; its changes belong to the level around it.
+    fn pop_frame(&mut self) -> Frame {
+        let frame = self.frames.pop().expect("a nested transaction has a frame");
+        for (part, &(_, floor)) in self.parts.iter_mut().zip(&frame.marks) {
+            part.floor = floor;
+        }
+        frame
+    }
+}
+
+impl NestedTxn<'_> {
+    /// Hands the changes to the transaction around this one.
+    pub fn commit(mut self) {
+        self.open = false;
+        self.parent.pop_frame();
+    }
+
+    /// Undoes the changes.
+    pub fn abort(self) {
+        drop(self);
+    }
+}
+
+impl Drop for NestedTxn<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            let frame = self.parent.pop_frame();
+            self.parent.undo_to(Some(&frame));
+        }
+    }
+}
+
+impl Deref for NestedTxn<'_> {
+    type Target = WriteTxn;
+    fn deref(&self) -> &WriteTxn {
+        self.parent
+    }
+}
+
+impl DerefMut for NestedTxn<'_> {
+    fn deref_mut(&mut self) -> &mut WriteTxn {
+        self.parent
+    }
+}
+
+impl Part {
+    /// Versions written from now on belong to a new level. Returns the floor of the level before.
+    fn raise_floor(&mut self) -> Watermark {
+        let floor = self.guard.buffer.as_ref().expect("an open part has a writer").watermark();
+        std::mem::replace(&mut self.floor, floor)
+    }
+
+    /// Undoes steps, newest first, until `mark` are left.
+    pub(super) fn undo_to(&mut self, mark: usize) {
+        let slot = &mut *self.guard;
+        while slot.touched.len() > mark {
+            let step = slot.touched.pop().expect("the list is longer than the mark");
+            let buffer = slot.buffer.as_mut().expect("an open part has a writer");
+            match step {
+                Touched::Version(entry, version) => buffer.undo(entry, version),
+                Touched::Range(range) => buffer.undo_range_tombstone(&range.0),
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a transaction reads: its own writes over everything committed.
+
+use super::{Part, WriteTxn};
+use crate::{
+    Cursor, Keyspace, ReadMode, Result,
+    buffer::Found,
+    layers::{CSN_NEWEST, View, read_large},
+};
+
+impl WriteTxn {
+    /// The value of `key`, with the transaction's own writes. The slice is not a copy.
+    ///
+    /// In a keyspace that the transaction was not begun with, this reads what was committed when it began.
+    #[inline]
+    pub fn get<'t>(&'t self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&'t [u8]>> {
+        let Ok(index) = self.part_index(keyspace) else {
+            return self.foreign_view(keyspace)?.get(key);
+        };
+        let part = &self.parts[index];
+        let buffer = part.guard.buffer.as_ref().expect("an open part has a writer");
+        match buffer.get(key) {
+            Found::Absent => self.view_below(part).get(key),
+            Found::Deleted => Ok(None),
+            Found::Value(value) => Ok(Some(value)),
+            Found::Large(pointer) => read_large(&self.db.engine.pager, pointer).map(Some),
+        }
+    }
+
+    /// A cursor that sees the transaction's own writes. Nothing can be written while it lives.
+    pub fn cursor<'t>(&'t self, keyspace: &Keyspace) -> Result<Cursor<'t>> {
+        let Ok(index) = self.part_index(keyspace) else {
+            return Ok(Cursor::over(self.foreign_view(keyspace)?));
+        };
+        let part = &self.parts[index];
+        let buffer = part.guard.buffer.as_ref().expect("an open part has a writer").buffer();
+        // SAFETY: this transaction holds the write lock, and the cursor borrows the transaction, so that nothing is
+        // written while it lives.
+        #[expect(unsafe_code, reason = "contract of cursor_own")]
+        let own = unsafe { buffer.cursor_own() };
+        Ok(Cursor::over_own(own, buffer, self.view_below(part)))
+    }
+
+    /// Number of keys in the transaction's view of a range.
+    pub fn count<'k>(&self, keyspace: &Keyspace, range: impl std::ops::RangeBounds<&'k [u8]>) -> Result<u64> {
+        let mut cursor = self.cursor(keyspace)?.with_range(range);
+        let mut count = 0;
+        let mut found = cursor.seek_first()?;
+        while found {
+            count += 1;
+            found = cursor.next()?;
+        }
+        Ok(count)
+    }
+
+    /// What lies below the buffer that the transaction writes to.
+    pub(super) fn view_below(&self, part: &Part) -> View<'_> {
+        let generations = match self.private {
+            Some(_) => &[],
+            None => &self.state().generations[1..],
+        };
+        View {
+            pager: &self.db.engine.pager,
+            generations,
+            slot: part.slot,
+            generation_merged: part.generation_merged,
+            csn: CSN_NEWEST,
+            root: part.root,
+        }
+    }
+
+    fn foreign_view(&self, keyspace: &Keyspace) -> Result<View<'_>> {
+        let engine = &self.db.engine;
+        let state = self.state();
+        let core = &keyspace.core;
+        let found = engine.keyspace_state(state, core)?;
+        Ok(View::new(&engine.pager, state, found, core.slot, self.csn, ReadMode::Latest))
+    }
+}

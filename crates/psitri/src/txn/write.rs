@@ -1,0 +1,167 @@
+//! The operations of a transaction that change something.
+
+use super::{Part, VALUE_BUFFERED_BYTES_MAX, WriteTxn};
+use crate::{
+    KEY_BYTES_MAX, Keyspace, Result, VALUE_BYTES_MAX,
+    buffer::{EntryRef, Kind},
+    engine::buffer_error,
+    error::Error,
+    keyspace::Touched,
+    pager::Sink,
+    sync::Ordering,
+};
+
+/// What an entry takes in the buffer beside its key and value, about.
+const ENTRY_OVERHEAD_BYTES: u64 = 48;
+
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::KeyTooLong { bytes: key.len(), max: KEY_BYTES_MAX });
+    }
+    Ok(())
+}
+
+impl WriteTxn {
+    /// Sets the value of `key`, present or not.
+    #[inline]
+    pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        let index = self.part_index(keyspace)?;
+        check_key(key)?;
+        if value.len() > VALUE_BUFFERED_BYTES_MAX {
+            return self.put_large(index, key, value);
+        }
+        self.put(index, key, Kind::Value, value)
+    }
+
+    /// Adds `key`; [`Error::KeyExists`] if it is present.
+    pub fn insert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.get(keyspace, key)?.is_some() {
+            return Err(Error::KeyExists);
+        }
+        self.upsert(keyspace, key, value)
+    }
+
+    /// Replaces the value of `key`; [`Error::KeyAbsent`] if it is absent.
+    pub fn update(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.get(keyspace, key)?.is_none() {
+            return Err(Error::KeyAbsent);
+        }
+        self.upsert(keyspace, key, value)
+    }
+
+    /// Removes `key`. Says whether it was there.
+    pub fn remove(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+        let index = self.part_index(keyspace)?;
+        check_key(key)?;
+        if self.get(keyspace, key)?.is_none() {
+            return Ok(false);
+        }
+        self.put(index, key, Kind::Tombstone, &[])?;
+        Ok(true)
+    }
+
+    /// Removes `key`, present or not, without looking.
+    pub(crate) fn remove_blind(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
+        let index = self.part_index(keyspace)?;
+        check_key(key)?;
+        self.put(index, key, Kind::Tombstone, &[])
+    }
+
+    /// Removes every key from `lo` up to, but not including, `hi`; to the end if `hi` is `None`. The cost does not depend
+    /// on how many keys there are, but for those written by this transaction.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let log = db.create_keyspace("log")?;
+    /// let mut txn = db.begin(&[&log])?;
+    /// for day in [b"2026-01-01", b"2026-02-01", b"2026-03-01"] {
+    ///     txn.upsert(&log, day, b"...")?;
+    /// }
+    /// txn.remove_range(&log, b"2026-01", Some(b"2026-03"))?;
+    /// txn.upsert(&log, b"2026-01-02", b"a later put stays")?;
+    /// txn.commit()?;
+    /// assert_eq!(db.snapshot().count(&log, ..)?, 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn remove_range(&mut self, keyspace: &Keyspace, lo: &[u8], hi: Option<&[u8]>) -> Result<()> {
+        let index = self.part_index(keyspace)?;
+        check_key(lo)?;
+        if let Some(hi) = hi {
+            check_key(hi)?;
+            if hi <= lo {
+                return Ok(());
+            }
+        }
+        // At the commit's CSN a version beats a range, so that later puts stay. Versions written so far are earlier:
+        // they become tombstones.
+        let mut own = Vec::new();
+        self.parts[index].writer().uncommitted_in_range(lo, hi, &mut own);
+        let reserve = self.db.engine.pool.reserve_bytes();
+        let part = &mut self.parts[index];
+        for entry in own {
+            part.write(entry, Kind::Tombstone, &[], reserve)?;
+        }
+        let tombstone = part.writer().add_range_tombstone(lo, hi);
+        let bounds = (Box::from(lo), hi.map(Box::from));
+        part.guard.touched.push(Touched::Range(Box::new((tombstone, bounds))));
+        self.wrote((lo.len() + hi.map_or(0, <[u8]>::len)) as u64)
+    }
+
+    #[inline]
+    fn put(&mut self, index: usize, key: &[u8], kind: Kind, payload: &[u8]) -> Result<()> {
+        let reserve = self.db.engine.pool.reserve_bytes();
+        let part = &mut self.parts[index];
+        let floor = part.floor;
+        let slot = &mut *part.guard;
+        let buffer = slot.buffer.as_mut().expect("an open part has a writer");
+        let (entry, outcome) = buffer.put(key, kind, payload, floor).map_err(|e| buffer_error(e, reserve))?;
+        if outcome.pushed {
+            slot.touched.push(Touched::Version(entry, outcome.version));
+        }
+        self.wrote((key.len() + payload.len()) as u64)
+    }
+
+    /// Writes a large value to the data file, and its place to the buffer.
+    fn put_large(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        if value.len() as u64 > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLong { bytes: value.len() as u64, max: VALUE_BYTES_MAX });
+        }
+        let engine = &self.db.engine;
+        let mut sink = Sink::new(&engine.pager, self.state().tree_version + 1);
+        let pointer = sink.place_value(value)?;
+        let written = sink.finish()?;
+        engine.large_values_written.fetch_add(1, Ordering::AcqRel);
+        let result = self.put(index, key, Kind::Large, &pointer.encode());
+        match result {
+            Ok(()) => self.large_values.push((self.parts[index].slot, pointer)),
+            Err(_) => self.db.engine.pager.discard(&written.births),
+        }
+        result
+    }
+
+    /// Counts what was written, and spills when it outgrows half of the buffer.
+    #[inline]
+    fn wrote(&mut self, bytes: u64) -> Result<()> {
+        self.bytes += bytes + ENTRY_OVERHEAD_BYTES;
+        if self.bytes > self.db.engine.options.buffer_bytes as u64 / 2 && self.frames.is_empty() {
+            return self.spill();
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    pub(super) fn writer(&mut self) -> &mut crate::buffer::BufferWriter {
+        self.guard.buffer.as_mut().expect("an open part has a writer")
+    }
+
+    fn write(&mut self, entry: EntryRef, kind: Kind, payload: &[u8], reserve: usize) -> Result<()> {
+        let floor = self.floor;
+        let outcome = self.writer().write(entry, kind, payload, floor).map_err(|e| buffer_error(e, reserve))?;
+        if outcome.pushed {
+            self.guard.touched.push(Touched::Version(entry, outcome.version));
+        }
+        Ok(())
+    }
+}
