@@ -202,6 +202,24 @@ fn repack_leaf(bencher: Bencher, shape: Shape) {
         });
 }
 
+/// The same, carrying the entries over as a range.
+#[divan::bench(args = SHAPES)]
+fn repack_range(bencher: Bencher, shape: Shape) {
+    let (bytes, entries) = leaf(shape);
+    let leaf = view(&bytes);
+    let mut packer = LeafPacker::new();
+    bencher
+        .counter(divan::counter::ItemsCount::new(entries.len()))
+        .bench_local(|| {
+            packer.push_range(black_box(&leaf), 0..usize::MAX);
+            let mut written = 0;
+            while let Some(image) = packer.pop_last() {
+                written += black_box(image.bytes).len();
+            }
+            written
+        });
+}
+
 /// Pack entries that lie ready.
 #[divan::bench(args = SHAPES)]
 fn pack_entries(bencher: Bencher, shape: Shape) {

@@ -95,6 +95,15 @@ pub struct Leaf<'a> {
     bytes: PhantomData<&'a [u8]>,
 }
 
+/// Offsets and lengths of the parts of an entry; the suffix of a dense leaf is nowhere in the image.
+pub(super) struct RawEntry {
+    pub(super) suffix_at: Option<usize>,
+    pub(super) suffix_bytes: usize,
+    pub(super) value_at: usize,
+    pub(super) value_bytes: usize,
+    pub(super) external: bool,
+}
+
 // SAFETY: a view is a shared borrow of immutable bytes, like `&[u8]`.
 unsafe impl Send for Leaf<'_> {}
 // SAFETY: as above.
@@ -519,6 +528,34 @@ impl<'a> Leaf<'a> {
                 start += self.slot_suffix_bytes(i, 0);
             }
             (start, end - start, word & OFFSET_EXTERNAL != 0)
+        }
+    }
+
+    /// Where the parts of entry `i` lie in the image.
+    ///
+    /// # Safety
+    /// `i < count`.
+    #[inline(always)]
+    pub(super) unsafe fn raw_entry(&self, i: usize) -> RawEntry {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (value_at, value_bytes, external) = self.value_place(i);
+            let width = self.suffix_bytes as usize;
+            let (suffix_at, suffix_bytes) = match self.encoding {
+                LeafEncoding::Slotted => {
+                    let start = self.offset_word(i) & !OFFSET_EXTERNAL;
+                    (Some(start), value_at - start)
+                }
+                LeafEncoding::Fixed => (Some(SECTIONS_AT + i * width), width),
+                LeafEncoding::Dense => (None, width),
+            };
+            RawEntry {
+                suffix_at,
+                suffix_bytes,
+                value_at,
+                value_bytes,
+                external,
+            }
         }
     }
 
