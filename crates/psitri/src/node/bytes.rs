@@ -70,15 +70,20 @@ fn load_short(key: &[u8]) -> u64 {
     }
 }
 
+/// The first 8 bytes of `key`, as a little-endian word with zero fill.
+#[inline(always)]
+fn load_front(key: &[u8]) -> u64 {
+    if key.len() < 8 {
+        return load_short(key);
+    }
+    // SAFETY: (1): the slice has 8 bytes.
+    unsafe { load_u64(key.as_ptr()) }
+}
+
 /// Head of a slice.
 #[inline(always)]
 pub(super) fn head(key: &[u8]) -> u64 {
-    if key.len() >= 8 {
-        // SAFETY: (1): the slice has 8 bytes.
-        unsafe { load_u64(key.as_ptr()) }.swap_bytes()
-    } else {
-        load_short(key).swap_bytes()
-    }
+    load_front(key).swap_bytes()
 }
 
 /// The big-endian integer made of the whole of a slice of at most 8 bytes.
@@ -114,13 +119,9 @@ pub(super) fn fingerprint(suffix: &[u8]) -> u8 {
         let (a, b);
         if rest.len() >= 8 {
             let behind = &rest[8..];
-            // SAFETY: (1): `rest` and, where it says so, `behind` have 8 bytes.
+            // SAFETY: (1): `rest` has 8 bytes.
             a = unsafe { load_u64(rest.as_ptr()) };
-            b = if behind.len() >= 8 {
-                unsafe { load_u64(behind.as_ptr()) }
-            } else {
-                load_short(behind)
-            };
+            b = load_front(behind);
             rest = behind.get(8..).unwrap_or_default();
         } else {
             (a, b) = (load_short(rest), 0);
@@ -268,6 +269,26 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
         i += 1;
     }
     i
+}
+
+/// [`common_prefix`] of the range `a.0..a.0 + a.1` of `bytes` and the range `b`, without a branch where `a` has at most 8 bytes.
+///
+/// # Safety
+/// (1): both ranges lie in `bytes`, with [`PADDING_BYTES`] more behind.
+#[inline(always)]
+pub(super) unsafe fn common_prefix_padded(
+    bytes: &[u8],
+    a: (usize, usize),
+    b: (usize, usize),
+) -> usize {
+    let n = a.1.min(b.1);
+    if n > 8 {
+        return common_prefix(&bytes[a.0..a.0 + n], &bytes[b.0..b.0 + n]);
+    }
+    // SAFETY: (1).
+    let diff = unsafe { load_u64(bytes.as_ptr().add(a.0)) ^ load_u64(bytes.as_ptr().add(b.0)) };
+    // A full word of agreement has 64 trailing zeros: 8 bytes.
+    (diff.trailing_zeros() as usize / 8).min(n)
 }
 
 /// Compares `key` with a node's common `prefix`: `Ok(rest)` if it starts with it, otherwise on which side of all the node's keys

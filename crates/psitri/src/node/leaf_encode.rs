@@ -13,11 +13,13 @@
 // Unsafe: copies of known length into an image of computed size, (1) and (3).
 #![allow(unsafe_code)]
 
-use super::bytes::{PADDING_BYTES, be_integer, common_prefix, copy_padded, fingerprint_padded};
+use super::bytes::{
+    PADDING_BYTES, be_integer, common_prefix_padded, copy_padded, fingerprint_padded,
+};
 use super::header::{self, NodeKind};
 use super::leaf::{
-    FLAG_SUFFIX_WIDE, FLAG_VALUES_EXTERNAL, FLAG_VALUES_UNIFORM, OFFSET_EXTERNAL, PREFIX_BYTES_AT,
-    SECTIONS_AT, SUFFIX_BYTES_AT, TAIL_BYTES, VALUE_BYTES_AT,
+    FLAG_SUFFIX_WIDE, FLAG_VALUES_EXTERNAL, FLAG_VALUES_UNIFORM, LEAF_COUNT_MAX, OFFSET_EXTERNAL,
+    PREFIX_BYTES_AT, SECTIONS_AT, SUFFIX_BYTES_AT, TAIL_BYTES, VALUE_BYTES_AT,
 };
 use super::{NODE_BYTES_SOFT_MAX, UNIT_BYTES};
 
@@ -98,21 +100,57 @@ impl Run {
         }
     }
 
-    /// The run with one more entry behind; `first_key` is the run's first key.
+    /// Adds the entry that follows the run, unless the leaf would be longer than `bytes_max` then: gives whether it was added.
+    ///
+    /// Works on locals and stores at the end: the packer calls this for every entry.
     #[inline(always)]
-    pub(super) fn with(mut self, first_key: &[u8], key: &[u8], entry: Entry) -> Run {
-        debug_assert!(self.count > 0 && first_key < key, "(2)");
-        self.prefix_bytes = common_prefix(&first_key[..self.prefix_bytes], key);
-        self.consecutive &= key.len() == self.key_bytes_max
-            && key_tail(key).wrapping_sub(self.tail_first) == self.count as u64;
-        self.count += 1;
-        self.keys_bytes += key.len();
-        self.values_bytes += entry.value_bytes as usize;
-        self.key_bytes_min = self.key_bytes_min.min(key.len());
-        self.key_bytes_max = self.key_bytes_max.max(key.len());
-        self.values_uniform &=
-            entry.value_bytes == self.value_bytes && entry.external == self.external;
-        self
+    pub(super) fn extend(&mut self, entries: &[Entry], arena: &[u8], bytes_max: usize) -> bool {
+        let entry = entries[self.end()];
+        let (key, first_at) = (entry.key(arena), entries[self.start].at);
+        debug_assert!(
+            self.count > 0 && entries[self.end() - 1].key(arena) < key,
+            "(2)"
+        );
+        // SAFETY: (1): padding follows the last entry.
+        let prefix_bytes = unsafe {
+            common_prefix_padded(arena, (first_at, self.prefix_bytes), (entry.at, key.len()))
+        };
+        let count = self.count + 1;
+        let keys_bytes = self.keys_bytes + key.len();
+        let values_bytes = self.values_bytes + entry.value_bytes as usize;
+        let key_bytes_min = self.key_bytes_min.min(key.len());
+        let key_bytes_max = self.key_bytes_max.max(key.len());
+        let values_uniform = self.values_uniform
+            & (entry.value_bytes == self.value_bytes)
+            & (entry.external == self.external);
+        let mut consecutive = self.consecutive;
+        if consecutive {
+            let next = self.tail_first.wrapping_add(self.count as u64);
+            consecutive = key.len() == self.key_bytes_max && key_tail(key) == next;
+        }
+        let longer = Run {
+            count,
+            prefix_bytes,
+            keys_bytes,
+            values_bytes,
+            key_bytes_min,
+            key_bytes_max,
+            values_uniform,
+            consecutive,
+            ..*self
+        };
+        if longer.plan().bytes > bytes_max || count > LEAF_COUNT_MAX {
+            return false;
+        }
+        self.count = count;
+        self.prefix_bytes = prefix_bytes;
+        self.keys_bytes = keys_bytes;
+        self.values_bytes = values_bytes;
+        self.key_bytes_min = key_bytes_min;
+        self.key_bytes_max = key_bytes_max;
+        self.values_uniform = values_uniform;
+        self.consecutive = consecutive;
+        true
     }
 
     /// Index behind the last entry.
@@ -275,11 +313,10 @@ impl Run {
         let (n, prefix_bytes) = (self.count, self.prefix_bytes);
         let first_key = entries[0].key(arena);
         let suffix_bytes = self.key_bytes_max - prefix_bytes;
-        let offsets_at;
-        if kind == NodeKind::LeafDense {
+        let offsets_at = if kind == NodeKind::LeafDense {
             let first = be_integer(&first_key[prefix_bytes..]);
             out[SECTIONS_AT..SECTIONS_AT + 8].copy_from_slice(&first.to_le_bytes());
-            offsets_at = SECTIONS_AT + 8;
+            SECTIONS_AT + 8
         } else {
             for (i, entry) in entries.iter().enumerate() {
                 // SAFETY: (1) for the source; (3) for the target.
@@ -292,8 +329,8 @@ impl Run {
                     );
                 }
             }
-            offsets_at = SECTIONS_AT + n * suffix_bytes;
-        }
+            SECTIONS_AT + n * suffix_bytes
+        };
         let prefix_at = offsets_at + if self.values_uniform { 0 } else { 2 * (n + 1) };
         out[prefix_at..prefix_at + prefix_bytes].copy_from_slice(&first_key[..prefix_bytes]);
         let mut at = prefix_at + prefix_bytes;

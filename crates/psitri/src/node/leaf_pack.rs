@@ -17,7 +17,7 @@
 #![allow(unsafe_code)]
 
 use super::bytes::{PADDING_BYTES, copy, copy_padded};
-use super::leaf::{LEAF_COUNT_MAX, Leaf};
+use super::leaf::Leaf;
 use super::leaf_encode::{Entry, Run};
 use super::reference::{Stored, ValuePointer};
 use super::{KEY_BYTES_MAX, NODE_BYTES_SOFT_MAX, VALUE_INLINE_BYTES_MAX};
@@ -123,7 +123,7 @@ impl LeafPacker {
             unsafe {
                 let to = self.arena.as_mut_ptr().add(at);
                 if prefix.len() + PADDING_BYTES <= image_bytes - leaf.prefix_at as usize {
-                    copy_padded(prefix.as_ptr(), to, prefix.len());
+                    copy_padded(leaf.base.add(leaf.prefix_at as usize), to, prefix.len());
                 } else {
                     copy(prefix.as_ptr(), to, prefix.len());
                 }
@@ -182,21 +182,16 @@ impl LeafPacker {
         self.filled += entry.key_bytes as usize + entry.value_bytes as usize;
         let index = self.entries.len();
         self.entries.push(entry);
-        let key = entry.key(&self.arena);
         if self.current.count > 0 {
-            debug_assert!(
-                self.entries[index - 1].key(&self.arena) < key,
-                "keys ascend"
-            );
-            let first_key = self.entries[self.current.start].key(&self.arena);
-            let longer = self.current.with(first_key, key, entry);
-            if longer.plan().bytes <= NODE_BYTES_SOFT_MAX && longer.count <= LEAF_COUNT_MAX {
-                self.current = longer;
+            if self
+                .current
+                .extend(&self.entries, &self.arena, NODE_BYTES_SOFT_MAX)
+            {
                 return;
             }
             self.closed.push_back(self.current);
         }
-        self.current = Run::single(index, key, entry);
+        self.current = Run::single(index, entry.key(&self.arena), entry);
     }
 
     /// The next leaf that is certainly full, if there is one. Call it after each push, or after some.
@@ -282,20 +277,18 @@ impl LeafPacker {
             2 * taken <= total
         });
         let middle = (start + front.count()).clamp(start + 1, end - 1);
-        let (left, right) = (self.run(start, middle), self.run(middle, end));
-        let fits = |run: &Run| {
-            run.count == 1
-                || (run.plan().bytes <= NODE_BYTES_SOFT_MAX && run.count <= LEAF_COUNT_MAX)
-        };
-        (fits(&left) && fits(&right)).then_some((left, right))
+        Some((self.run(start, middle)?, self.run(middle, end)?))
     }
 
-    fn run(&self, start: usize, end: usize) -> Run {
-        let key = |i: usize| self.entries[i].key(&self.arena);
-        let first = Run::single(start, key(start), self.entries[start]);
-        (start + 1..end).fold(first, |run, i| {
-            run.with(key(start), key(i), self.entries[i])
-        })
+    fn run(&self, start: usize, end: usize) -> Option<Run> {
+        let mut run = Run::single(
+            start,
+            self.entries[start].key(&self.arena),
+            self.entries[start],
+        );
+        // A run that does not get to its end does not fit either.
+        while run.end() < end && run.extend(&self.entries, &self.arena, NODE_BYTES_SOFT_MAX) {}
+        (run.end() == end).then_some(run)
     }
 
     fn pop(&mut self) -> Option<LeafImage<'_>> {
