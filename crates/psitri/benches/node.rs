@@ -40,7 +40,7 @@ fn word(i: u64) -> Vec<u8> {
 }
 
 /// More than one leaf's worth of entries in order.
-fn entries(shape: Shape) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn entries(shape: Shape) -> Entries {
     let mut entries: Vec<_> = (0..600u64)
         .map(|i| match shape {
             Shape::Words => (word(i), mix(i).to_le_bytes().to_vec()),
@@ -66,8 +66,10 @@ fn entries(shape: Shape) -> Vec<(Vec<u8>, Vec<u8>)> {
     entries
 }
 
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// The first full leaf and its entries.
-fn leaf(shape: Shape) -> (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>) {
+fn leaf(shape: Shape) -> (Vec<u8>, Entries) {
     let mut entries = entries(shape);
     let mut packer = LeafPacker::new();
     entries
@@ -194,6 +196,24 @@ fn repack_leaf(bencher: Bencher, shape: Shape) {
                 packer.push(key, value);
                 ControlFlow::Continue(())
             });
+            let mut written = 0;
+            while let Some(image) = packer.pop_last() {
+                written += black_box(image.bytes).len();
+            }
+            written
+        });
+}
+
+/// The same, carrying the entries over as a range.
+#[divan::bench(args = SHAPES)]
+fn repack_range(bencher: Bencher, shape: Shape) {
+    let (bytes, entries) = leaf(shape);
+    let leaf = view(&bytes);
+    let mut packer = LeafPacker::new();
+    bencher
+        .counter(divan::counter::ItemsCount::new(entries.len()))
+        .bench_local(|| {
+            packer.push_range(black_box(&leaf), 0..usize::MAX);
             let mut written = 0;
             while let Some(image) = packer.pop_last() {
                 written += black_box(image.bytes).len();

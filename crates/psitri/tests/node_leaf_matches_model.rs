@@ -110,6 +110,12 @@ fn check_leaf(bytes: &mut [u8], entries: &[(&Vec<u8>, &Value)], probes: &[Vec<u8
         assert_eq!(cursor.next(), Some((key.as_slice(), value.stored())));
     }
     assert_eq!(cursor.next(), None);
+    // Carried over as ranges, the entries make the same leaf again.
+    let mut packer = LeafPacker::new();
+    packer.push_range(&leaf, 0..start);
+    packer.push_range(&leaf, start..usize::MAX);
+    let again = packer.pop_last().unwrap();
+    assert_eq!(again.bytes[24..], bytes[24..]);
     let mut seen = 0;
     let _ = leaf.for_each(0..usize::MAX, &mut key_buffer, |key, value| {
         assert_eq!(

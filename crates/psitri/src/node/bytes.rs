@@ -70,15 +70,20 @@ fn load_short(key: &[u8]) -> u64 {
     }
 }
 
+/// The first 8 bytes of `key`, as a little-endian word with zero fill.
+#[inline(always)]
+fn load_front(key: &[u8]) -> u64 {
+    if key.len() < 8 {
+        return load_short(key);
+    }
+    // SAFETY: (1): the slice has 8 bytes.
+    unsafe { load_u64(key.as_ptr()) }
+}
+
 /// Head of a slice.
 #[inline(always)]
 pub(super) fn head(key: &[u8]) -> u64 {
-    if key.len() >= 8 {
-        // SAFETY: (1): the slice has 8 bytes.
-        unsafe { load_u64(key.as_ptr()) }.swap_bytes()
-    } else {
-        load_short(key).swap_bytes()
-    }
+    load_front(key).swap_bytes()
 }
 
 /// The big-endian integer made of the whole of a slice of at most 8 bytes.
@@ -92,21 +97,87 @@ pub(super) fn be_integer(suffix: &[u8]) -> u64 {
     }
 }
 
-/// Fingerprint of a key suffix: the top byte of a multiplicative hash. Part of the format.
+/// Bytes that may be read or written behind the end of a range by the `_padded` functions.
+pub(super) const PADDING_BYTES: usize = 32;
+
+const MIX_A: u64 = 0x9e37_79b9_7f4a_7c15;
+const MIX_B: u64 = 0xc2b2_ae3d_27d4_eb4f;
+
+#[inline(always)]
+fn mix(hash: u64, a: u64, b: u64) -> u64 {
+    let x = (hash ^ a).wrapping_mul(MIX_A) ^ b.wrapping_mul(MIX_B).rotate_left(32);
+    x ^ (x >> 32)
+}
+
+/// Fingerprint of a key suffix: the top byte of a multiplicative hash over blocks of two 8-byte words, the last block (the only
+/// one, of an empty suffix) filled with zeros. Part of the format.
 #[inline(always)]
 pub(super) fn fingerprint(suffix: &[u8]) -> u8 {
-    const K: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut hash = (suffix.len() as u64).wrapping_mul(K);
+    let mut hash = suffix.len() as u64;
     let mut rest = suffix;
-    while rest.len() >= 8 {
-        // SAFETY: (1): `rest` has 8 bytes.
-        hash = (hash ^ unsafe { load_u64(rest.as_ptr()) }).wrapping_mul(K);
-        hash ^= hash >> 32;
-        rest = &rest[8..];
+    loop {
+        let (a, b);
+        if rest.len() >= 8 {
+            let behind = &rest[8..];
+            // SAFETY: (1): `rest` has 8 bytes.
+            a = unsafe { load_u64(rest.as_ptr()) };
+            b = load_front(behind);
+            rest = behind.get(8..).unwrap_or_default();
+        } else {
+            (a, b) = (load_short(rest), 0);
+            rest = &[];
+        }
+        hash = mix(hash, a, b);
+        if rest.is_empty() {
+            return (hash.wrapping_mul(MIX_A) >> 56) as u8;
+        }
     }
-    hash = (hash ^ load_short(rest)).wrapping_mul(K);
-    hash ^= hash >> 32;
-    (hash.wrapping_mul(K) >> 56) as u8
+}
+
+/// [`fingerprint`] without a branch for suffixes of up to 16 bytes.
+///
+/// # Safety
+/// (1): `at` points to `len + PADDING_BYTES` readable bytes.
+#[inline(always)]
+pub(super) unsafe fn fingerprint_padded(at: *const u8, len: usize) -> u8 {
+    let low = |bytes: usize| !u64::MAX.unbounded_shl(bytes as u32 * 8);
+    let (mut at, mut left, mut hash) = (at, len, len as u64);
+    // SAFETY: (1): 16 bytes are read at fewer than `len` bytes from the start, or at the start.
+    unsafe {
+        while left > 16 {
+            hash = mix(hash, load_u64(at), load_u64(at.add(8)));
+            at = at.add(16);
+            left -= 16;
+        }
+        hash = mix(
+            hash,
+            load_u64(at) & low(left),
+            load_u64(at.add(8)) & low(left.saturating_sub(8)),
+        );
+    }
+    (hash.wrapping_mul(MIX_A) >> 56) as u8
+}
+
+/// Copies `len` bytes, and up to [`PADDING_BYTES`] more, without a branch for up to 32 bytes.
+///
+/// # Safety
+/// (1): `len + PADDING_BYTES` bytes are readable at `from` and writable at `to`, no overlap.
+#[inline(always)]
+pub(super) unsafe fn copy_padded(from: *const u8, to: *mut u8, len: usize) {
+    let mut done = 0;
+    loop {
+        // SAFETY: (1): `done` is 0 or less than `len`.
+        unsafe {
+            let a = from.add(done).cast::<[u8; 16]>().read();
+            let b = from.add(done + 16).cast::<[u8; 16]>().read();
+            to.add(done).cast::<[u8; 16]>().write(a);
+            to.add(done + 16).cast::<[u8; 16]>().write(b);
+        }
+        done += 32;
+        if done >= len {
+            return;
+        }
+    }
 }
 
 /// Whether `len` bytes at `a` and `b` are the same. Short lengths, the usual case, do not call `memcmp`.
@@ -200,6 +271,26 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     i
 }
 
+/// [`common_prefix`] of the range `a.0..a.0 + a.1` of `bytes` and the range `b`, without a branch where `a` has at most 8 bytes.
+///
+/// # Safety
+/// (1): both ranges lie in `bytes`, with [`PADDING_BYTES`] more behind.
+#[inline(always)]
+pub(super) unsafe fn common_prefix_padded(
+    bytes: &[u8],
+    a: (usize, usize),
+    b: (usize, usize),
+) -> usize {
+    let n = a.1.min(b.1);
+    if n > 8 {
+        return common_prefix(&bytes[a.0..a.0 + n], &bytes[b.0..b.0 + n]);
+    }
+    // SAFETY: (1).
+    let diff = unsafe { load_u64(bytes.as_ptr().add(a.0)) ^ load_u64(bytes.as_ptr().add(b.0)) };
+    // A full word of agreement has 64 trailing zeros: 8 bytes.
+    (diff.trailing_zeros() as usize / 8).min(n)
+}
+
 /// Compares `key` with a node's common `prefix`: `Ok(rest)` if it starts with it, otherwise on which side of all the node's keys
 /// it lies (a proper prefix of `prefix` lies before them).
 #[inline(always)]
@@ -290,6 +381,38 @@ mod tests {
             assert!(unsafe { equal(a.as_ptr(), b.as_ptr(), len) });
             assert_eq!(common_prefix(&a, &a[..len]), len);
         }
+    }
+
+    #[test]
+    fn padded_forms_agree() {
+        let a: Vec<u8> = (0..200u32).map(|i| (i * i) as u8).collect();
+        let mut seen = [false; 256];
+        for len in 0..150 {
+            let mut b = vec![0; len + PADDING_BYTES];
+            // SAFETY: (1): both have `len + PADDING_BYTES` bytes.
+            unsafe {
+                assert_eq!(fingerprint_padded(a.as_ptr(), len), fingerprint(&a[..len]));
+                copy_padded(a.as_ptr(), b.as_mut_ptr(), len);
+            }
+            assert_eq!(a[..len], b[..len]);
+            seen[usize::from(fingerprint(&a[..len]))] = true;
+        }
+        assert!(
+            seen.iter().filter(|seen| **seen).count() > 90,
+            "fingerprints spread"
+        );
+    }
+
+    #[test]
+    fn fingerprints_spread_over_counters() {
+        let mut counts = [0u32; 256];
+        for i in 0..25_600u32 {
+            counts[usize::from(fingerprint(&i.to_be_bytes()[1..]))] += 1;
+        }
+        assert!(
+            counts.iter().all(|count| (30..300).contains(count)),
+            "{counts:?}"
+        );
     }
 
     #[test]

@@ -342,6 +342,16 @@ impl<'a> Inner<'a> {
         if below == separators || unsafe { self.head(below) } != wanted {
             return below;
         }
+        // Usually one separator has this head, and decides.
+        // SAFETY: the indices are below separators.
+        unsafe {
+            if !self.at_most(below, wanted, rest) {
+                return below;
+            }
+            if below + 1 == separators || self.head(below + 1) != wanted {
+                return below + 1;
+            }
+        }
         // SAFETY: `partition` calls with an index below separators - below.
         below
             + partition(separators - below, |i| unsafe {

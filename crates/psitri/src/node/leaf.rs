@@ -22,15 +22,11 @@
 // Unsafe: reads without bounds checks under the invariants above; see the module documentation.
 #![allow(unsafe_code)]
 
-use super::bytes::{
-    be_integer, copy, equal, fingerprint, head, load_head, load_u16, load_u32, load_u64, partition,
-    strip,
-};
+use super::bytes::{copy, load_u16, load_u32, load_u64};
 use super::error::NodeError;
 use super::header::{self, FLAGS_AT, HEADER_BYTES, KIND_AT, NodeKind};
 use super::reference::{Stored, ValuePointer};
 use super::simd;
-use std::cmp::Ordering;
 use std::marker::PhantomData;
 
 pub(super) const PREFIX_BYTES_AT: usize = HEADER_BYTES;
@@ -93,6 +89,15 @@ pub struct Leaf<'a> {
     pub(super) encoding: LeafEncoding,
     pub(super) flags: u8,
     bytes: PhantomData<&'a [u8]>,
+}
+
+/// Offsets and lengths of the parts of an entry; the suffix of a dense leaf is nowhere in the image.
+pub(super) struct RawEntry {
+    pub(super) suffix_at: Option<usize>,
+    pub(super) suffix_bytes: usize,
+    pub(super) value_at: usize,
+    pub(super) value_bytes: usize,
+    pub(super) external: bool,
 }
 
 // SAFETY: a view is a shared borrow of immutable bytes, like `&[u8]`.
@@ -240,7 +245,7 @@ impl<'a> Leaf<'a> {
     /// # Safety
     /// `offset` is inside the image.
     #[inline(always)]
-    unsafe fn at(&self, offset: usize) -> *const u8 {
+    pub(super) unsafe fn at(&self, offset: usize) -> *const u8 {
         // SAFETY: the caller's promise.
         unsafe { self.base.add(offset) }
     }
@@ -326,152 +331,8 @@ impl<'a> Leaf<'a> {
     }
 
     #[inline(always)]
-    fn assert_index(&self, i: usize) {
+    pub(super) fn assert_index(&self, i: usize) {
         assert!(i < self.len(), "leaf entry index is out of range");
-    }
-
-    /// Index of the entry with exactly this key.
-    #[inline]
-    pub fn find(&self, key: &[u8]) -> Option<usize> {
-        let suffix = strip(key, self.key_prefix()).ok()?;
-        match self.encoding {
-            LeafEncoding::Slotted => {
-                let accept = |i: usize| {
-                    // SAFETY: `simd::find` calls with i < count; (2).
-                    unsafe {
-                        let (start, suffix_bytes) = self.slot(i);
-                        suffix_bytes == suffix.len()
-                            && equal(self.at(start), suffix.as_ptr(), suffix_bytes)
-                    }
-                };
-                // SAFETY: (1): the fingerprints start at a multiple of 16 in an image of a multiple of 64 bytes: simd (1).
-                unsafe {
-                    simd::find(
-                        self.at(SECTIONS_AT),
-                        self.len(),
-                        fingerprint(suffix),
-                        accept,
-                    )
-                }
-            }
-            LeafEncoding::Fixed => {
-                if suffix.len() != self.suffix_bytes as usize {
-                    return None;
-                }
-                let i = self.fixed_lower_bound(suffix);
-                // SAFETY: i < count; both have `suffix.len()` bytes.
-                (i < self.len()
-                    && unsafe {
-                        equal(self.fixed_suffix(i).as_ptr(), suffix.as_ptr(), suffix.len())
-                    })
-                .then_some(i)
-            }
-            LeafEncoding::Dense => {
-                if suffix.len() != self.suffix_bytes as usize {
-                    return None;
-                }
-                let i = be_integer(suffix).wrapping_sub(self.dense_first());
-                (i < u64::from(self.count)).then_some(i as usize)
-            }
-        }
-    }
-
-    /// What is stored under exactly this key.
-    #[inline]
-    pub fn get(&self, key: &[u8]) -> Option<Stored<'a>> {
-        self.find(key).map(|i| self.value(i))
-    }
-
-    /// First index whose key is `key` or greater; `len()` if there is none.
-    #[inline]
-    pub fn lower_bound(&self, key: &[u8]) -> usize {
-        let suffix = match strip(key, self.key_prefix()) {
-            Ok(suffix) => suffix,
-            Err(Ordering::Less) => return 0,
-            Err(_) => return self.len(),
-        };
-        match self.encoding {
-            LeafEncoding::Slotted => {
-                let wanted = head(suffix);
-                partition(self.len(), |i| {
-                    // SAFETY: `partition` calls with i < count; (1): TAIL_BYTES follow every suffix.
-                    unsafe {
-                        let (start, suffix_bytes) = self.slot(i);
-                        let found = load_head(self.at(start), suffix_bytes);
-                        if found != wanted {
-                            found < wanted
-                        } else {
-                            self.slot_suffix(i) < suffix
-                        }
-                    }
-                })
-            }
-            LeafEncoding::Fixed => self.fixed_lower_bound(suffix),
-            LeafEncoding::Dense => self.dense_lower_bound(suffix),
-        }
-    }
-
-    #[inline(always)]
-    fn fixed_lower_bound(&self, suffix: &[u8]) -> usize {
-        let width = self.suffix_bytes as usize;
-        let wanted = head(suffix);
-        // SAFETY: callers pass i < count; (1): TAIL_BYTES follow every suffix.
-        let found = |i: usize| unsafe { load_head(self.at(SECTIONS_AT + i * width), width) };
-        if width <= 8 {
-            // A suffix with an equal head is less exactly if it is shorter: where the heads agree, one extends the other.
-            let shorter = width < suffix.len();
-            if !shorter {
-                return partition(self.len(), |i| found(i) < wanted);
-            }
-            return partition(self.len(), |i| found(i) <= wanted);
-        }
-        partition(self.len(), |i| {
-            let found = found(i);
-            // SAFETY: `partition` calls with i < count.
-            if found != wanted {
-                found < wanted
-            } else {
-                unsafe { self.fixed_suffix(i) < suffix }
-            }
-        })
-    }
-
-    fn dense_lower_bound(&self, suffix: &[u8]) -> usize {
-        let width = self.suffix_bytes as usize;
-        // Compare with the integer made of the first `width` bytes, zero-filled; a longer key lies after the one it extends.
-        let cut = &suffix[..suffix.len().min(width)];
-        let wanted = if width == 0 {
-            0
-        } else {
-            head(cut) >> (64 - 8 * width)
-        };
-        let below = wanted
-            .saturating_sub(self.dense_first())
-            .min(u64::from(self.count)) as usize;
-        let extends = suffix.len() > width && wanted >= self.dense_first() && below < self.len();
-        below + usize::from(extends)
-    }
-
-    /// Compares the key of entry `i` with `key`.
-    ///
-    /// # Panics
-    /// If `i` is out of range.
-    pub fn cmp_key(&self, i: usize, key: &[u8]) -> Ordering {
-        self.assert_index(i);
-        let suffix = match strip(key, self.key_prefix()) {
-            Ok(suffix) => suffix,
-            Err(side) => return side.reverse(),
-        };
-        match self.encoding {
-            // SAFETY: i < count.
-            LeafEncoding::Slotted => unsafe { self.slot_suffix(i) }.cmp(suffix),
-            // SAFETY: i < count.
-            LeafEncoding::Fixed => unsafe { self.fixed_suffix(i) }.cmp(suffix),
-            LeafEncoding::Dense => {
-                let (bytes, start) = self.dense_suffix(i);
-                bytes[start..].cmp(suffix)
-            }
-        }
     }
 
     /// The integer of entry `i` in eight big-endian bytes, and where its suffix starts in them.
@@ -519,6 +380,34 @@ impl<'a> Leaf<'a> {
                 start += self.slot_suffix_bytes(i, 0);
             }
             (start, end - start, word & OFFSET_EXTERNAL != 0)
+        }
+    }
+
+    /// Where the parts of entry `i` lie in the image.
+    ///
+    /// # Safety
+    /// `i < count`.
+    #[inline(always)]
+    pub(super) unsafe fn raw_entry(&self, i: usize) -> RawEntry {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (value_at, value_bytes, external) = self.value_place(i);
+            let width = self.suffix_bytes as usize;
+            let (suffix_at, suffix_bytes) = match self.encoding {
+                LeafEncoding::Slotted => {
+                    let start = self.offset_word(i) & !OFFSET_EXTERNAL;
+                    (Some(start), value_at - start)
+                }
+                LeafEncoding::Fixed => (Some(SECTIONS_AT + i * width), width),
+                LeafEncoding::Dense => (None, width),
+            };
+            RawEntry {
+                suffix_at,
+                suffix_bytes,
+                value_at,
+                value_bytes,
+                external,
+            }
         }
     }
 

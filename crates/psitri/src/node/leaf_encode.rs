@@ -5,17 +5,21 @@
 //! slotted otherwise. Uniform values drop their offsets in each of them.
 //!
 //! Invariants:
-//! (1) Entry `e` occupies `arena[e.at..e.at + e.key_bytes + e.value_bytes]`: the key, then the value or the encoded pointer.
+//! (1) Entry `e` occupies `arena[e.at..e.at + e.key_bytes + e.value_bytes]`: the key, then the value or the encoded pointer; at
+//!     least `PADDING_BYTES` initialised bytes follow the last entry.
 //! (2) Entries of a run ascend strictly by key, so that the common prefix of the first and the last is that of all.
-//! (3) `Run::plan().bytes` is exactly what `encode` writes, without padding.
+//! (3) `Run::plan().bytes` is exactly what `encode` writes, without padding. The buffer has `PADDING_BYTES` more; sections are
+//!     written in ascending order, so that what a copy writes behind its end is overwritten or zeroed later.
 // Unsafe: copies of known length into an image of computed size, (1) and (3).
 #![allow(unsafe_code)]
 
-use super::bytes::{be_integer, common_prefix, copy, fingerprint};
+use super::bytes::{
+    PADDING_BYTES, be_integer, common_prefix_padded, copy_padded, fingerprint_padded,
+};
 use super::header::{self, NodeKind};
 use super::leaf::{
-    FLAG_SUFFIX_WIDE, FLAG_VALUES_EXTERNAL, FLAG_VALUES_UNIFORM, OFFSET_EXTERNAL, PREFIX_BYTES_AT,
-    SECTIONS_AT, SUFFIX_BYTES_AT, TAIL_BYTES, VALUE_BYTES_AT,
+    FLAG_SUFFIX_WIDE, FLAG_VALUES_EXTERNAL, FLAG_VALUES_UNIFORM, LEAF_COUNT_MAX, OFFSET_EXTERNAL,
+    PREFIX_BYTES_AT, SECTIONS_AT, SUFFIX_BYTES_AT, TAIL_BYTES, VALUE_BYTES_AT,
 };
 use super::{NODE_BYTES_SOFT_MAX, UNIT_BYTES};
 
@@ -96,21 +100,57 @@ impl Run {
         }
     }
 
-    /// The run with one more entry behind; `first_key` is the run's first key.
+    /// Adds the entry that follows the run, unless the leaf would be longer than `bytes_max` then: gives whether it was added.
+    ///
+    /// Works on locals and stores at the end: the packer calls this for every entry.
     #[inline(always)]
-    pub(super) fn with(mut self, first_key: &[u8], key: &[u8], entry: Entry) -> Run {
-        debug_assert!(self.count > 0 && first_key < key, "(2)");
-        self.prefix_bytes = common_prefix(&first_key[..self.prefix_bytes], key);
-        self.consecutive &= key.len() == self.key_bytes_max
-            && key_tail(key).wrapping_sub(self.tail_first) == self.count as u64;
-        self.count += 1;
-        self.keys_bytes += key.len();
-        self.values_bytes += entry.value_bytes as usize;
-        self.key_bytes_min = self.key_bytes_min.min(key.len());
-        self.key_bytes_max = self.key_bytes_max.max(key.len());
-        self.values_uniform &=
-            entry.value_bytes == self.value_bytes && entry.external == self.external;
-        self
+    pub(super) fn extend(&mut self, entries: &[Entry], arena: &[u8], bytes_max: usize) -> bool {
+        let entry = entries[self.end()];
+        let (key, first_at) = (entry.key(arena), entries[self.start].at);
+        debug_assert!(
+            self.count > 0 && entries[self.end() - 1].key(arena) < key,
+            "(2)"
+        );
+        // SAFETY: (1): padding follows the last entry.
+        let prefix_bytes = unsafe {
+            common_prefix_padded(arena, (first_at, self.prefix_bytes), (entry.at, key.len()))
+        };
+        let count = self.count + 1;
+        let keys_bytes = self.keys_bytes + key.len();
+        let values_bytes = self.values_bytes + entry.value_bytes as usize;
+        let key_bytes_min = self.key_bytes_min.min(key.len());
+        let key_bytes_max = self.key_bytes_max.max(key.len());
+        let values_uniform = self.values_uniform
+            & (entry.value_bytes == self.value_bytes)
+            & (entry.external == self.external);
+        let mut consecutive = self.consecutive;
+        if consecutive {
+            let next = self.tail_first.wrapping_add(self.count as u64);
+            consecutive = key.len() == self.key_bytes_max && key_tail(key) == next;
+        }
+        let longer = Run {
+            count,
+            prefix_bytes,
+            keys_bytes,
+            values_bytes,
+            key_bytes_min,
+            key_bytes_max,
+            values_uniform,
+            consecutive,
+            ..*self
+        };
+        if longer.plan().bytes > bytes_max || count > LEAF_COUNT_MAX {
+            return false;
+        }
+        self.count = count;
+        self.prefix_bytes = prefix_bytes;
+        self.keys_bytes = keys_bytes;
+        self.values_bytes = values_bytes;
+        self.key_bytes_min = key_bytes_min;
+        self.key_bytes_max = key_bytes_max;
+        self.values_uniform = values_uniform;
+        self.consecutive = consecutive;
+        true
     }
 
     /// Index behind the last entry.
@@ -160,12 +200,17 @@ impl Run {
         }
     }
 
-    /// Replaces `out` by the unsealed image of the run.
-    pub(super) fn encode(&self, entries: &[Entry], arena: &[u8], out: &mut Vec<u8>) {
+    /// Writes the unsealed image of the run to the front of `out`, which grows as needed; gives the image's length.
+    pub(super) fn encode(&self, entries: &[Entry], arena: &[u8], out: &mut Vec<u8>) -> usize {
         let plan = self.plan();
+        let image_bytes = plan.image_bytes();
         let entries = &entries[self.start..self.end()];
-        out.clear();
-        out.resize(plan.image_bytes(), 0);
+        let last = entries[self.count - 1];
+        let arena_end = last.at + last.key_bytes as usize + last.value_bytes as usize;
+        assert!(arena.len() >= arena_end + PADDING_BYTES, "(1)");
+        if out.len() < image_bytes + PADDING_BYTES {
+            out.resize(image_bytes + PADDING_BYTES, 0);
+        }
         let mut flags = 0;
         if self.values_uniform {
             flags |= FLAG_VALUES_UNIFORM
@@ -178,69 +223,68 @@ impl Run {
         if plan.suffix_wide {
             flags |= FLAG_SUFFIX_WIDE;
         }
-        header::write(out, plan.kind, 0, flags, self.count);
-        out[PREFIX_BYTES_AT..PREFIX_BYTES_AT + 4]
-            .copy_from_slice(&(self.prefix_bytes as u32).to_le_bytes());
-        if plan.kind != NodeKind::LeafSlotted {
-            let suffix_bytes = (self.key_bytes_max - self.prefix_bytes) as u16;
-            out[SUFFIX_BYTES_AT..SUFFIX_BYTES_AT + 2].copy_from_slice(&suffix_bytes.to_le_bytes());
-        }
-        if self.values_uniform {
-            out[VALUE_BYTES_AT..VALUE_BYTES_AT + 2]
-                .copy_from_slice(&self.value_bytes.to_le_bytes());
-        }
-        let first_key = entries[0].key(arena);
-        let end = if plan.kind == NodeKind::LeafSlotted {
-            self.write_slotted(entries, arena, first_key, plan.suffix_wide, out)
+        header::write(&mut out[..image_bytes], plan.kind, 0, flags, self.count);
+        let slotted = plan.kind == NodeKind::LeafSlotted;
+        let suffix_bytes = if slotted {
+            0
         } else {
-            self.write_arrays(entries, arena, first_key, plan.kind, out)
+            self.key_bytes_max - self.prefix_bytes
+        };
+        let value_bytes = if self.values_uniform {
+            self.value_bytes
+        } else {
+            0
+        };
+        out[PREFIX_BYTES_AT..SUFFIX_BYTES_AT]
+            .copy_from_slice(&(self.prefix_bytes as u32).to_le_bytes());
+        out[SUFFIX_BYTES_AT..VALUE_BYTES_AT].copy_from_slice(&(suffix_bytes as u16).to_le_bytes());
+        out[VALUE_BYTES_AT..SECTIONS_AT].copy_from_slice(&value_bytes.to_le_bytes());
+        let end = match plan.kind {
+            NodeKind::LeafSlotted if self.values_uniform => {
+                self.write_slotted::<0>(entries, arena, out)
+            }
+            NodeKind::LeafSlotted if plan.suffix_wide => {
+                self.write_slotted::<2>(entries, arena, out)
+            }
+            NodeKind::LeafSlotted => self.write_slotted::<1>(entries, arena, out),
+            kind => self.write_arrays(entries, arena, kind, out),
         };
         assert!(end + TAIL_BYTES == plan.bytes, "(3)");
+        out[end..image_bytes].fill(0);
+        image_bytes
     }
 
-    /// Writes the sections of a slotted leaf; gives the end of the data.
-    fn write_slotted(
+    /// Writes the sections of a slotted leaf with suffix lengths of `WIDTH` bytes; gives the end of the data.
+    fn write_slotted<const WIDTH: usize>(
         &self,
         entries: &[Entry],
         arena: &[u8],
-        first_key: &[u8],
-        wide: bool,
         out: &mut [u8],
     ) -> usize {
         let (n, prefix_bytes) = (self.count, self.prefix_bytes);
         let offsets_at = SECTIONS_AT + n;
         let lengths_at = offsets_at + 2 * (n + 1);
-        let width = if self.values_uniform {
-            0
-        } else {
-            1 + usize::from(wide)
-        };
-        let prefix_at = lengths_at + n * width;
-        out[prefix_at..prefix_at + prefix_bytes].copy_from_slice(&first_key[..prefix_bytes]);
+        let prefix_at = lengths_at + n * WIDTH;
+        out[prefix_at..prefix_at + prefix_bytes]
+            .copy_from_slice(&entries[0].key(arena)[..prefix_bytes]);
         let mut at = prefix_at + prefix_bytes;
-        assert!(
-            arena.len() >= entries[n - 1].at + entries[n - 1].key_bytes as usize,
-            "(1)"
-        );
         let base = out.as_mut_ptr();
         for (i, entry) in entries.iter().enumerate() {
             let suffix_bytes = entry.key_bytes as usize - prefix_bytes;
-            let mark = if entry.external && !self.values_uniform {
+            let mark = if WIDTH != 0 && entry.external {
                 OFFSET_EXTERNAL
             } else {
                 0
             };
-            let word = (at | mark) as u16;
             let entry_bytes = suffix_bytes + entry.value_bytes as usize;
             // SAFETY: (1) for the source; (3): all sections and entries lie inside the image.
             unsafe {
                 let from = arena.as_ptr().add(entry.at + prefix_bytes);
-                *base.add(SECTIONS_AT + i) =
-                    fingerprint(std::slice::from_raw_parts(from, suffix_bytes));
+                *base.add(SECTIONS_AT + i) = fingerprint_padded(from, suffix_bytes);
                 base.add(offsets_at + 2 * i)
                     .cast::<[u8; 2]>()
-                    .write(word.to_le_bytes());
-                match width {
+                    .write(((at | mark) as u16).to_le_bytes());
+                match WIDTH {
                     0 => {}
                     1 => *base.add(lengths_at + i) = suffix_bytes as u8,
                     _ => {
@@ -250,7 +294,7 @@ impl Run {
                     }
                 }
                 // Key and value are neighbours in the arena as in the leaf: one copy.
-                copy(from, base.add(at), entry_bytes);
+                copy_padded(from, base.add(at), entry_bytes);
             }
             at += entry_bytes;
         }
@@ -263,41 +307,49 @@ impl Run {
         &self,
         entries: &[Entry],
         arena: &[u8],
-        first_key: &[u8],
         kind: NodeKind,
         out: &mut [u8],
     ) -> usize {
         let (n, prefix_bytes) = (self.count, self.prefix_bytes);
+        let first_key = entries[0].key(arena);
         let suffix_bytes = self.key_bytes_max - prefix_bytes;
-        let dense = kind == NodeKind::LeafDense;
-        let offsets_at = SECTIONS_AT + if dense { 8 } else { n * suffix_bytes };
-        let prefix_at = offsets_at + if self.values_uniform { 0 } else { 2 * (n + 1) };
-        out[prefix_at..prefix_at + prefix_bytes].copy_from_slice(&first_key[..prefix_bytes]);
-        if dense {
+        let offsets_at = if kind == NodeKind::LeafDense {
             let first = be_integer(&first_key[prefix_bytes..]);
             out[SECTIONS_AT..SECTIONS_AT + 8].copy_from_slice(&first.to_le_bytes());
-        }
+            SECTIONS_AT + 8
+        } else {
+            for (i, entry) in entries.iter().enumerate() {
+                // SAFETY: (1) for the source; (3) for the target.
+                unsafe {
+                    let from = arena.as_ptr().add(entry.at + prefix_bytes);
+                    copy_padded(
+                        from,
+                        out.as_mut_ptr().add(SECTIONS_AT + i * suffix_bytes),
+                        suffix_bytes,
+                    );
+                }
+            }
+            SECTIONS_AT + n * suffix_bytes
+        };
+        let prefix_at = offsets_at + if self.values_uniform { 0 } else { 2 * (n + 1) };
+        out[prefix_at..prefix_at + prefix_bytes].copy_from_slice(&first_key[..prefix_bytes]);
         let mut at = prefix_at + prefix_bytes;
         let base = out.as_mut_ptr();
         for (i, entry) in entries.iter().enumerate() {
             let value_bytes = entry.value_bytes as usize;
             // SAFETY: (1) for the source; (3): all sections and values lie inside the image.
             unsafe {
-                let key = arena.as_ptr().add(entry.at);
-                if !dense {
-                    copy(
-                        key.add(prefix_bytes),
-                        base.add(SECTIONS_AT + i * suffix_bytes),
-                        suffix_bytes,
-                    );
-                }
                 if !self.values_uniform {
                     let word = at | if entry.external { OFFSET_EXTERNAL } else { 0 };
                     base.add(offsets_at + 2 * i)
                         .cast::<[u8; 2]>()
                         .write((word as u16).to_le_bytes());
                 }
-                copy(key.add(entry.key_bytes as usize), base.add(at), value_bytes);
+                copy_padded(
+                    arena.as_ptr().add(entry.at + entry.key_bytes as usize),
+                    base.add(at),
+                    value_bytes,
+                );
             }
             at += value_bytes;
         }

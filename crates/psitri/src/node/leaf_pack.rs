@@ -8,19 +8,21 @@
 //! Invariants:
 //! (1) `closed` runs, then `current`, cover `entries[head..]` without gaps, in order.
 //! (2) Every run of more than one entry fits [`NODE_BYTES_SOFT_MAX`].
-//! (3) `arena` starts with the first entry of `entries` and holds nothing but entries, in order.
+//! (3) `arena[..filled]` starts with the first entry of `entries` and holds nothing but entries, in order. All of `arena` is
+//!     initialised, and at least `PADDING_BYTES` follow `filled`.
 //!
 //! Failure modes: keys out of order are a defect of the caller, caught by assertions in debug builds and by
 //! [`super::validate_deep`] afterwards.
 // Unsafe: copies keys and values into reserved memory.
 #![allow(unsafe_code)]
 
-use super::bytes::copy;
-use super::leaf::LEAF_COUNT_MAX;
+use super::bytes::{PADDING_BYTES, copy, copy_padded};
+use super::leaf::Leaf;
 use super::leaf_encode::{Entry, Run};
 use super::reference::{Stored, ValuePointer};
 use super::{KEY_BYTES_MAX, NODE_BYTES_SOFT_MAX, VALUE_INLINE_BYTES_MAX};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Forget handed-out entries when they are this many: often enough to stay in the cache, seldom enough to cost nothing.
 const FORGET_ENTRIES: usize = 512;
@@ -32,6 +34,7 @@ const _: () = assert!(VALUE_INLINE_BYTES_MAX <= u16::MAX as usize);
 #[derive(Debug, Default)]
 pub struct LeafPacker {
     arena: Vec<u8>,
+    filled: usize,
     entries: Vec<Entry>,
     head: usize,
     closed: VecDeque<Run>,
@@ -83,41 +86,112 @@ impl LeafPacker {
                 (&pointer[..], true)
             }
         };
-        if self.head >= FORGET_ENTRIES || self.arena.len() >= FORGET_BYTES {
-            self.forget();
-        }
-        let at = self.arena.len();
-        let needed = key.len() + bytes.len();
-        self.arena.reserve(needed);
-        // SAFETY: `needed` bytes are reserved and written before the length covers them.
+        self.make_room(key.len() + bytes.len());
+        let at = self.filled;
+        // SAFETY: (3) after `make_room`: there is room for both at `at`.
         unsafe {
             let to = self.arena.as_mut_ptr().add(at);
             copy(key.as_ptr(), to, key.len());
             copy(bytes.as_ptr(), to.add(key.len()), bytes.len());
-            self.arena.set_len(at + needed);
         }
-        let entry = Entry {
+        self.append(Entry {
             at,
             key_bytes: key.len() as u32,
             value_bytes: bytes.len() as u16,
             external,
-        };
+        });
+    }
+
+    /// Adds the entries `range` of a leaf (cut to what it has), as if each were pushed, but without taking them apart: the way
+    /// of a merge to carry over what did not change. May make several leaves full: call [`LeafPacker::pop_full`] afterwards.
+    pub fn push_range(&mut self, leaf: &Leaf<'_>, range: Range<usize>) {
+        let prefix = leaf.key_prefix();
+        let image_bytes = leaf.image_bytes();
+        for i in range.start..range.end.min(leaf.len()) {
+            // SAFETY: i < count.
+            let raw = unsafe { leaf.raw_entry(i) };
+            let (suffix_bytes, value_bytes) = (raw.suffix_bytes, raw.value_bytes);
+            debug_assert!(
+                value_bytes <= u16::MAX as usize,
+                "lengths and offsets of values have 16 bits"
+            );
+            let key_bytes = prefix.len() + suffix_bytes;
+            self.make_room(key_bytes + value_bytes);
+            let at = self.filled;
+            // SAFETY: (3) after `make_room` for the target. The sources lie in the image; padded copies are taken only where the
+            // image goes on for long enough.
+            unsafe {
+                let to = self.arena.as_mut_ptr().add(at);
+                if prefix.len() + PADDING_BYTES <= image_bytes - leaf.prefix_at as usize {
+                    copy_padded(leaf.base.add(leaf.prefix_at as usize), to, prefix.len());
+                } else {
+                    copy(prefix.as_ptr(), to, prefix.len());
+                }
+                let to = to.add(prefix.len());
+                if let Some(suffix_at) = raw.suffix_at {
+                    let from = leaf.base.add(suffix_at);
+                    if suffix_at + suffix_bytes + PADDING_BYTES <= image_bytes {
+                        copy_padded(from, to, suffix_bytes);
+                    } else {
+                        copy(from, to, suffix_bytes);
+                    }
+                } else {
+                    let (bytes, start) = leaf.dense_suffix(i);
+                    copy(bytes.as_ptr().add(start), to, suffix_bytes);
+                }
+                let (from, to) = (leaf.base.add(raw.value_at), to.add(suffix_bytes));
+                if raw.value_at + value_bytes + PADDING_BYTES <= image_bytes {
+                    copy_padded(from, to, value_bytes);
+                } else {
+                    copy(from, to, value_bytes);
+                }
+            }
+            let (key_bytes, value_bytes) = (key_bytes as u32, value_bytes as u16);
+            self.append(Entry {
+                at,
+                key_bytes,
+                value_bytes,
+                external: raw.external,
+            });
+        }
+    }
+
+    /// Makes (3) hold for `needed` more bytes, with padding for copies.
+    #[inline(always)]
+    fn make_room(&mut self, needed: usize) {
+        if self.head >= FORGET_ENTRIES || self.filled >= FORGET_BYTES {
+            self.forget();
+        }
+        if self.arena.len() < self.filled + needed + 2 * PADDING_BYTES {
+            self.grow(needed);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, needed: usize) {
+        let bytes = (self.filled + needed + 2 * PADDING_BYTES)
+            .next_power_of_two()
+            .max(16 << 10);
+        self.arena.resize(bytes, 0);
+    }
+
+    /// Takes over the entry that was written to `arena[filled..]`.
+    #[inline(always)]
+    fn append(&mut self, entry: Entry) {
+        debug_assert!(entry.at == self.filled, "(3)");
+        self.filled += entry.key_bytes as usize + entry.value_bytes as usize;
         let index = self.entries.len();
         self.entries.push(entry);
         if self.current.count > 0 {
-            debug_assert!(
-                self.entries[index - 1].key(&self.arena) < key,
-                "keys ascend"
-            );
-            let first_key = self.entries[self.current.start].key(&self.arena);
-            let longer = self.current.with(first_key, key, entry);
-            if longer.plan().bytes <= NODE_BYTES_SOFT_MAX && longer.count <= LEAF_COUNT_MAX {
-                self.current = longer;
+            if self
+                .current
+                .extend(&self.entries, &self.arena, NODE_BYTES_SOFT_MAX)
+            {
                 return;
             }
             self.closed.push_back(self.current);
         }
-        self.current = Run::single(index, key, entry);
+        self.current = Run::single(index, entry.key(&self.arena), entry);
     }
 
     /// The next leaf that is certainly full, if there is one. Call it after each push, or after some.
@@ -171,7 +245,7 @@ impl LeafPacker {
 
     /// Drops what is held; keeps the memory.
     pub fn clear(&mut self) {
-        self.arena.clear();
+        self.filled = 0;
         self.entries.clear();
         self.head = 0;
         self.closed.clear();
@@ -203,28 +277,26 @@ impl LeafPacker {
             2 * taken <= total
         });
         let middle = (start + front.count()).clamp(start + 1, end - 1);
-        let (left, right) = (self.run(start, middle), self.run(middle, end));
-        let fits = |run: &Run| {
-            run.count == 1
-                || (run.plan().bytes <= NODE_BYTES_SOFT_MAX && run.count <= LEAF_COUNT_MAX)
-        };
-        (fits(&left) && fits(&right)).then_some((left, right))
+        Some((self.run(start, middle)?, self.run(middle, end)?))
     }
 
-    fn run(&self, start: usize, end: usize) -> Run {
-        let key = |i: usize| self.entries[i].key(&self.arena);
-        let first = Run::single(start, key(start), self.entries[start]);
-        (start + 1..end).fold(first, |run, i| {
-            run.with(key(start), key(i), self.entries[i])
-        })
+    fn run(&self, start: usize, end: usize) -> Option<Run> {
+        let mut run = Run::single(
+            start,
+            self.entries[start].key(&self.arena),
+            self.entries[start],
+        );
+        // A run that does not get to its end does not fit either.
+        while run.end() < end && run.extend(&self.entries, &self.arena, NODE_BYTES_SOFT_MAX) {}
+        (run.end() == end).then_some(run)
     }
 
     fn pop(&mut self) -> Option<LeafImage<'_>> {
         let run = self.closed.pop_front()?;
-        run.encode(&self.entries, &self.arena, &mut self.image);
+        let image_bytes = run.encode(&self.entries, &self.arena, &mut self.image);
         self.head = run.end();
         Some(LeafImage {
-            bytes: &mut self.image,
+            bytes: &mut self.image[..image_bytes],
             count: run.count as u32,
             first_key: self.entries[run.start].key(&self.arena),
             last_key: self.entries[run.end() - 1].key(&self.arena),
@@ -238,11 +310,9 @@ impl LeafPacker {
             return;
         }
         let head = std::mem::take(&mut self.head);
-        let bytes = self
-            .entries
-            .get(head)
-            .map_or(self.arena.len(), |entry| entry.at);
-        self.arena.drain(..bytes);
+        let bytes = self.entries.get(head).map_or(self.filled, |entry| entry.at);
+        self.arena.copy_within(bytes..self.filled, 0);
+        self.filled -= bytes;
         self.entries.drain(..head);
         for entry in &mut self.entries {
             entry.at -= bytes;

@@ -22,6 +22,7 @@ mod leaf;
 mod leaf_cursor;
 mod leaf_encode;
 mod leaf_pack;
+mod leaf_search;
 mod leaf_validate;
 mod reference;
 mod simd;

@@ -1,0 +1,158 @@
+//! Searches in a leaf: exact, by fingerprint (slotted), binary (fixed) or arithmetic (dense), and the first key not below another.
+//!
+//! Thread safety: pure functions of immutable bytes.
+//!
+//! Invariants: those of `leaf.rs`, named here by their numbers there.
+// Unsafe: reads without bounds checks under the invariants of `leaf.rs`.
+#![allow(unsafe_code)]
+
+use super::bytes::{be_integer, equal, fingerprint, head, load_head, partition, strip};
+use super::leaf::{Leaf, LeafEncoding, SECTIONS_AT};
+use super::reference::Stored;
+use super::simd;
+use std::cmp::Ordering;
+
+impl<'a> Leaf<'a> {
+    /// Index of the entry with exactly this key.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Option<usize> {
+        let suffix = strip(key, self.key_prefix()).ok()?;
+        match self.encoding {
+            LeafEncoding::Slotted => {
+                let accept = |i: usize| {
+                    // SAFETY: `simd::find` calls with i < count; (2).
+                    unsafe {
+                        let (start, suffix_bytes) = self.slot(i);
+                        suffix_bytes == suffix.len()
+                            && equal(self.at(start), suffix.as_ptr(), suffix_bytes)
+                    }
+                };
+                // SAFETY: (1): the fingerprints start at a multiple of 16 in an image of a multiple of 64 bytes: simd (1).
+                unsafe {
+                    simd::find(
+                        self.at(SECTIONS_AT),
+                        self.len(),
+                        fingerprint(suffix),
+                        accept,
+                    )
+                }
+            }
+            LeafEncoding::Fixed => {
+                if suffix.len() != self.suffix_bytes as usize {
+                    return None;
+                }
+                let i = self.fixed_lower_bound(suffix);
+                // SAFETY: i < count; both have `suffix.len()` bytes.
+                (i < self.len()
+                    && unsafe {
+                        equal(self.fixed_suffix(i).as_ptr(), suffix.as_ptr(), suffix.len())
+                    })
+                .then_some(i)
+            }
+            LeafEncoding::Dense => {
+                if suffix.len() != self.suffix_bytes as usize {
+                    return None;
+                }
+                let i = be_integer(suffix).wrapping_sub(self.dense_first());
+                (i < u64::from(self.count)).then_some(i as usize)
+            }
+        }
+    }
+
+    /// What is stored under exactly this key.
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Option<Stored<'a>> {
+        self.find(key).map(|i| self.value(i))
+    }
+
+    /// First index whose key is `key` or greater; `len()` if there is none.
+    #[inline]
+    pub fn lower_bound(&self, key: &[u8]) -> usize {
+        let suffix = match strip(key, self.key_prefix()) {
+            Ok(suffix) => suffix,
+            Err(Ordering::Less) => return 0,
+            Err(_) => return self.len(),
+        };
+        match self.encoding {
+            LeafEncoding::Slotted => {
+                let wanted = head(suffix);
+                partition(self.len(), |i| {
+                    // SAFETY: `partition` calls with i < count; (1): TAIL_BYTES follow every suffix.
+                    unsafe {
+                        let (start, suffix_bytes) = self.slot(i);
+                        let found = load_head(self.at(start), suffix_bytes);
+                        if found != wanted {
+                            found < wanted
+                        } else {
+                            self.slot_suffix(i) < suffix
+                        }
+                    }
+                })
+            }
+            LeafEncoding::Fixed => self.fixed_lower_bound(suffix),
+            LeafEncoding::Dense => self.dense_lower_bound(suffix),
+        }
+    }
+
+    #[inline(always)]
+    fn fixed_lower_bound(&self, suffix: &[u8]) -> usize {
+        let width = self.suffix_bytes as usize;
+        let wanted = head(suffix);
+        // SAFETY: callers pass i < count; (1): TAIL_BYTES follow every suffix.
+        let found = |i: usize| unsafe { load_head(self.at(SECTIONS_AT + i * width), width) };
+        if width <= 8 {
+            // A suffix with an equal head is less exactly if it is shorter: where the heads agree, one extends the other.
+            let shorter = width < suffix.len();
+            if !shorter {
+                return partition(self.len(), |i| found(i) < wanted);
+            }
+            return partition(self.len(), |i| found(i) <= wanted);
+        }
+        partition(self.len(), |i| {
+            let found = found(i);
+            if found != wanted {
+                return found < wanted;
+            }
+            // SAFETY: `partition` calls with i < count.
+            unsafe { self.fixed_suffix(i) < suffix }
+        })
+    }
+
+    fn dense_lower_bound(&self, suffix: &[u8]) -> usize {
+        let width = self.suffix_bytes as usize;
+        // Compare with the integer made of the first `width` bytes, zero-filled; a longer key lies after the one it extends.
+        let cut = &suffix[..suffix.len().min(width)];
+        let wanted = if width == 0 {
+            0
+        } else {
+            head(cut) >> (64 - 8 * width)
+        };
+        let below = wanted
+            .saturating_sub(self.dense_first())
+            .min(u64::from(self.count)) as usize;
+        let extends = suffix.len() > width && wanted >= self.dense_first() && below < self.len();
+        below + usize::from(extends)
+    }
+
+    /// Compares the key of entry `i` with `key`.
+    ///
+    /// # Panics
+    /// If `i` is out of range.
+    pub fn cmp_key(&self, i: usize, key: &[u8]) -> Ordering {
+        self.assert_index(i);
+        let suffix = match strip(key, self.key_prefix()) {
+            Ok(suffix) => suffix,
+            Err(side) => return side.reverse(),
+        };
+        match self.encoding {
+            // SAFETY: i < count.
+            LeafEncoding::Slotted => unsafe { self.slot_suffix(i) }.cmp(suffix),
+            // SAFETY: i < count.
+            LeafEncoding::Fixed => unsafe { self.fixed_suffix(i) }.cmp(suffix),
+            LeafEncoding::Dense => {
+                let (bytes, start) = self.dense_suffix(i);
+                bytes[start..].cmp(suffix)
+            }
+        }
+    }
+}
