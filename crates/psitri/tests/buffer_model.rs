@@ -485,7 +485,7 @@ fn an_own_cursor_sees_keys_that_its_transaction_inserts() {
     let floor = writer.watermark();
     let keys: Vec<[u8; 2]> = (0..=u16::MAX).step_by(7).map(u16::to_be_bytes).collect();
     writer.put(&keys[0], Kind::Value, &[], floor).unwrap();
-    // Used on one thread, with no result alive across a write.
+    // SAFETY: beside the writer on one thread, with no result alive across a write.
     let mut cursor = unsafe { buffer.cursor_own() };
     assert!(cursor.first());
     for key in &keys[1..] {

@@ -229,7 +229,7 @@ mod native {
         fn at(self, offset: usize, len: usize, align: usize) -> *mut u8 {
             #[cfg(debug_assertions)]
             assert!(
-                offset >= 64 && offset % align == 0 && offset + len <= self.bytes,
+                offset >= 64 && offset.is_multiple_of(align) && offset + len <= self.bytes,
                 "reference {offset} is not of this arena"
             );
             let _ = (len, align);

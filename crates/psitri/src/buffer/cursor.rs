@@ -143,6 +143,7 @@ impl<'b> BufferCursor<'b> {
 
     /// Goes to the entry behind the present one.
     #[inline]
+    #[allow(clippy::should_implement_trait)] // a position that moves; there is no item that an iterator could give
     pub fn next(&mut self) -> bool {
         if self.is_outdated() {
             let key = self.key();

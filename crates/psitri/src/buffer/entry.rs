@@ -39,7 +39,7 @@ const LEN_BITS: u32 = 28;
 /// Longest payload of a version. Values of this size belong elsewhere long before.
 pub(super) const PAYLOAD_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 
-const _: () = assert!(KEY % UNIT_BYTES == 0 && PAYLOAD % UNIT_BYTES == 0);
+const _: () = assert!(KEY.is_multiple_of(UNIT_BYTES) && PAYLOAD.is_multiple_of(UNIT_BYTES));
 
 /// What a version says about its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

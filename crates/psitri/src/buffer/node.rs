@@ -45,7 +45,7 @@ const SAMPLE: usize = 12;
 const KEYS: usize = 16;
 const N256_CHILDREN: usize = KEYS + 32;
 
-const _: () = assert!(KEYS % 8 == 0 && N256_CHILDREN % 4 == 0);
+const _: () = assert!(KEYS.is_multiple_of(8) && N256_CHILDREN.is_multiple_of(4));
 
 /// Place of a child in the order of its node: 0 is the terminal entry, `1 + b` the child of byte `b`.
 pub(super) type Position = u32;
