@@ -224,6 +224,18 @@ impl<'b> BufferCursor<'b> {
         reference != 0
     }
 
+    /// Asks for what lies below the sibling that a walk will reach next: by then it has arrived.
+    #[inline(always)]
+    fn look_ahead(&self, sibling: Option<(Position, u32)>) {
+        if let Some((_, sibling)) = sibling {
+            if node::is_entry(sibling) {
+                self.buffer.memory().prefetch(node::offset(sibling));
+            } else {
+                self.node(sibling).prefetch_children();
+            }
+        }
+    }
+
     /// Goes to the first entry behind the place that the frames lead to.
     #[inline]
     fn advance(&mut self) -> bool {
@@ -231,6 +243,7 @@ impl<'b> BufferCursor<'b> {
             let node = Node::new(self.buffer.memory(), frame.node);
             if let Some((position, child)) = node.next(frame.position + 1) {
                 frame.position = position;
+                self.look_ahead(node.next(position + 1));
                 return self.descend_first(child);
             }
             self.frames.pop();
@@ -248,6 +261,9 @@ impl<'b> BufferCursor<'b> {
                 && let Some((position, child)) = node.prev(before)
             {
                 frame.position = position;
+                if let Some(before) = position.checked_sub(1) {
+                    self.look_ahead(node.prev(before));
+                }
                 return self.descend_last(child);
             }
             self.frames.pop();

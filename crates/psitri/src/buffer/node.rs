@@ -317,7 +317,7 @@ impl<'a> Node<'a> {
     /// Asks for the first line of every child, if they are few.
     #[inline(always)]
     pub fn prefetch_children(self) {
-        if self.tag <= TAG_N16 {
+        if self.tag < TAG_N256 {
             let slots = self.at + KEYS + capacity(self.tag);
             for index in 0..self.len() {
                 let child = self.memory.a32(slots + 4 * index).load(Ordering::Relaxed);

@@ -31,6 +31,7 @@ use crate::sync::{Arc, AtomicU32, Ordering};
 
 const CHUNK_BYTES_MIN: u64 = 1 << 10;
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
+const LINE_BYTES: usize = 64;
 
 /// A moment in the life of a writer. Versions written later lie above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -252,6 +253,22 @@ impl BufferWriter {
         Ok(at as usize)
     }
 
+    /// As [`BufferWriter::allocate`], but begins a new cache line where `line_bytes` from the start would not fit into the
+    /// present one. Look-ups cost as much as the lines they touch.
+    #[inline(always)]
+    fn allocate_lined(&mut self, bytes: usize, line_bytes: usize) -> Result<usize, BufferError> {
+        let in_line = self.chunk.start as usize % LINE_BYTES;
+        if in_line + line_bytes.min(LINE_BYTES) > LINE_BYTES {
+            let skip = LINE_BYTES - in_line;
+            self.reserve(skip + bytes)?;
+            // The reservation may have begun a new chunk, which begins with a line.
+            if !(self.chunk.start as usize).is_multiple_of(LINE_BYTES) {
+                self.chunk.start += skip as u64;
+            }
+        }
+        self.allocate(bytes)
+    }
+
     /// Makes sure that the next `bytes` come from one chunk, so that several allocations succeed or fail together.
     #[inline(always)]
     fn reserve(&mut self, bytes: usize) -> Result<(), BufferError> {
@@ -330,8 +347,9 @@ impl BufferWriter {
 
     #[cold]
     fn insert_first(&mut self, key: &[u8], room_bytes: usize) -> Result<EntryRef, BufferError> {
-        self.reserve(entry_bytes_checked(key)? + room_bytes)?;
-        let entry = self.create_entry(key)?;
+        let room_bytes = entry_bytes_checked(key)? + room_bytes;
+        self.reserve(room_bytes + LINE_BYTES)?;
+        let entry = self.create_entry(key, room_bytes)?;
         self.publish(None, entry_reference_of(entry));
         Ok(entry)
     }
@@ -348,16 +366,16 @@ impl BufferWriter {
         // The key shares all bytes before the depth, so it is not shorter.
         let position = position_in(key, node.depth()).unwrap_or(0);
         if position == 0 || node.has_room() {
-            self.reserve(room_bytes)?;
-            let entry = self.create_entry(key)?;
+            self.reserve(room_bytes + LINE_BYTES)?;
+            let entry = self.create_entry(key, room_bytes)?;
             Node::new(self.memory(), reference).add(position, entry_reference_of(entry));
             self.count_entry();
             return Ok(entry);
         }
         let grown_bytes = node.grown_bytes();
-        self.reserve(grown_bytes + room_bytes)?;
-        let at = self.allocate(grown_bytes)?;
-        let entry = self.create_entry(key)?;
+        self.reserve(grown_bytes + room_bytes + 2 * LINE_BYTES)?;
+        let at = self.allocate_lined(grown_bytes, grown_bytes)?;
+        let entry = self.create_entry(key, room_bytes)?;
         let grown = Node::new(self.memory(), reference).grow(at);
         grown.add(position, entry_reference_of(entry));
         self.publish(slot, grown.reference());
@@ -390,9 +408,9 @@ impl BufferWriter {
         let position_below = position_in(sample_key, differs_at).unwrap_or(0);
         let position_key = position_in(key, differs_at).unwrap_or(0);
         debug_assert_ne!(position_below, position_key);
-        self.reserve(NODE_BYTES_MIN + room_bytes)?;
-        let at = self.allocate(NODE_BYTES_MIN)?;
-        let entry = self.create_entry(key)?;
+        self.reserve(NODE_BYTES_MIN + room_bytes + 2 * LINE_BYTES)?;
+        let at = self.allocate_lined(NODE_BYTES_MIN, NODE_BYTES_MIN)?;
+        let entry = self.create_entry(key, room_bytes)?;
         let node = Node::create(self.memory(), at, differs_at, sample);
         node.add(position_below, below);
         node.add(position_key, entry_reference_of(entry));
@@ -400,8 +418,9 @@ impl BufferWriter {
         Ok(entry)
     }
 
-    fn create_entry(&mut self, key: &[u8]) -> Result<EntryRef, BufferError> {
-        let at = self.allocate(entry_bytes(key.len()))?;
+    /// `line_bytes`: the entry and what will be put behind it.
+    fn create_entry(&mut self, key: &[u8], line_bytes: usize) -> Result<EntryRef, BufferError> {
+        let at = self.allocate_lined(entry_bytes(key.len()), line_bytes)?;
         Ok(Entry::create(self.memory(), at, key).reference())
     }
 
