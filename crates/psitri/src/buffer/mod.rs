@@ -1,1 +1,40 @@
+//! The write buffer: the mutable head of the engine.
+//!
+//! One generation is an [`Arena`] and a [`KeyspaceBuffer`] for each keyspace that was written to. Writers put uncommitted versions
+//! in place, stamp them with the number of their commit, and publish that number; readers see a version when its number is
+//! not above that of their snapshot. Nobody ever waits: the one writer of a buffer changes it by single atomic stores
+//! or by replacing nodes, and nothing is freed before the whole generation is.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `arena.rs` | memory of a generation |
+//! | `node.rs` | inner nodes of the radix tree |
+//! | `entry.rs` | entries, versions |
+//! | `keyspace.rs` | a buffer: point lookups |
+//! | `writer.rs` | the one writer of a buffer |
+//! | `cursor.rs` | ordered positions |
+//! | `range_tombstones.rs` | deletions of ranges |
+//!
+//! # Order of a commit
+//! Write versions; append to the log; stamp every version; store the visible commit sequence number (release).
+//! A reader loads that number (acquire) before it looks into a buffer.
 
+mod arena;
+mod cursor;
+mod entry;
+mod error;
+mod keyspace;
+mod node;
+mod range_tombstones;
+mod writer;
+
+pub use arena::{ARENA_BYTES_MAX, Arena};
+pub use cursor::BufferCursor;
+pub use entry::{CSN_UNCOMMITTED, EntryRef, Found, Kind, LARGE_BYTES, VersionRef};
+pub use error::BufferError;
+pub use keyspace::{BufferStats, KeyspaceBuffer};
+pub use range_tombstones::{RangeTombstone, TombstoneRef};
+pub use writer::{BufferWriter, Watermark, WriteOutcome};
+
+/// Longest key.
+pub const KEY_BYTES_MAX: usize = 65_536;

@@ -1,0 +1,433 @@
+//! `Arena`: the bump memory of one generation of the write buffer, shared by the buffers of all keyspaces.
+//!
+//! One reserved range of address space; memory appears when it is first touched. Places in it are named by 32-bit
+//! references in units of 8 bytes, with 3 bits to spare for a tag: 2^29 units = 4 GiB.
+//!
+//! # Thread safety
+//! Chunks are taken by any thread with one compare-and-swap; inside its chunk a writer bumps without atomics. Words that change
+//! after publication are accessed as atomics only; everything else is written before the store that publishes
+//! it and never again while readers may look.
+//!
+//! # Invariants
+//! 1. Every offset that reaches [`Memory`] was handed out by [`Arena::claim`] of the same arena (with at least the accessed
+//!    length behind it) and is aligned to the access. Buffers keep it by construction: references come from their own
+//!    allocator and are stored only in their own nodes.
+//! 2. A word is either *shared* (accessed through `a32`/`a64` only, after initialisation) or *plain* (written before the
+//!    release store that makes its owner reachable, read only after the acquire load that found it).
+//!    The one exception is the payload of an uncommitted version: its writer may rewrite it, because nobody else reads
+//!    payload or length of a version before its commit sequence number.
+//! 3. The mapping lives as long as the `Arena`; `reset` and `release_over` need `&mut`, so no reader exists then.
+//!
+//! # Failure modes
+//! No address space: `BufferError::Map`. Limit reached: `BufferError::Full`, nothing changed.
+#![allow(unsafe_code)] // raw memory shared between one writer and many readers
+
+use super::error::BufferError;
+#[cfg(loom)]
+use crate::sync::AtomicU32;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Granularity of references.
+pub(super) const UNIT_BYTES: usize = 8;
+/// Largest address range that 29-bit unit references can name.
+pub const ARENA_BYTES_MAX: usize = 1 << 32;
+/// The first line is never handed out, so that reference 0 can mean "none".
+const RESERVED_BYTES: u64 = 64;
+const CHUNK_ALIGN_BYTES: u64 = 64;
+/// Mappings from this size on ask for huge pages: below, they would cost more than they save.
+#[cfg(not(loom))]
+const HUGE_PAGES_FROM_BYTES: usize = 8 << 20;
+
+const _: () = assert!(ARENA_BYTES_MAX / UNIT_BYTES == 1 << 29);
+
+/// Bump memory of one generation. See the module text.
+#[derive(Debug)]
+pub struct Arena {
+    memory: Mapping,
+    bytes_max: u64,
+    /// End of the part that was handed out.
+    next: AtomicU64,
+}
+
+/// A part of an arena that belongs to one writer: bytes `start..end`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chunk {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Arena {
+    /// Reserves address space for `reserve_bytes` (at most 4 GiB, rounded up to 64 KiB). Memory is used only as it is written.
+    pub fn new(reserve_bytes: usize) -> Result<Arena, BufferError> {
+        let bytes = reserve_bytes
+            .clamp(1 << 16, ARENA_BYTES_MAX)
+            .next_multiple_of(1 << 16);
+        Ok(Arena {
+            memory: Mapping::new(bytes)?,
+            bytes_max: bytes as u64,
+            next: AtomicU64::new(RESERVED_BYTES),
+        })
+    }
+
+    /// Bytes handed out to writers so far.
+    pub fn bytes_used(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// The limit.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Forgets the content, keeps the memory.
+    pub fn reset(&mut self) {
+        self.next.store(RESERVED_BYTES, Ordering::Relaxed);
+        self.memory.forget();
+    }
+
+    /// Gives all memory behind the first `keep_bytes` back to the operating system. Only after [`Arena::reset`]:
+    /// content there is lost.
+    pub fn release_over(&mut self, keep_bytes: u64) {
+        let from = keep_bytes
+            .max(self.bytes_used())
+            .next_multiple_of(1 << 16)
+            .min(self.bytes_max);
+        self.memory.release(from as usize);
+    }
+
+    /// Takes between `min_bytes` and `want_bytes` of memory, aligned to a cache line.
+    pub(super) fn claim(&self, min_bytes: u64, want_bytes: u64) -> Result<Chunk, BufferError> {
+        debug_assert!(min_bytes <= want_bytes);
+        let want = want_bytes.next_multiple_of(CHUNK_ALIGN_BYTES);
+        let mut start = self.next.load(Ordering::Relaxed);
+        loop {
+            let end = (start + want).min(self.bytes_max);
+            if end - start < min_bytes {
+                return Err(BufferError::Full);
+            }
+            match self
+                .next
+                .compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(Chunk { start, end }),
+                Err(now) => start = now,
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn memory(&self) -> Memory<'_> {
+        self.memory.view()
+    }
+}
+
+#[cfg(not(loom))]
+use native::Mapping;
+#[cfg(not(loom))]
+pub(super) use native::Memory;
+
+#[cfg(not(loom))]
+mod native {
+    use super::{BufferError, HUGE_PAGES_FROM_BYTES};
+    use crate::sync::{AtomicU32, AtomicU64};
+    use rustix::mm;
+    use std::marker::PhantomData;
+    use std::ptr::NonNull;
+
+    /// The reserved range.
+    #[derive(Debug)]
+    pub struct Mapping {
+        base: NonNull<u8>,
+        bytes: usize,
+    }
+
+    // SAFETY: the range belongs to this value alone (invariant 3) and all sharing goes through invariant 2.
+    unsafe impl Send for Mapping {}
+    // SAFETY: as above.
+    unsafe impl Sync for Mapping {}
+
+    impl Mapping {
+        pub fn new(bytes: usize) -> Result<Mapping, BufferError> {
+            let failed = |error: rustix::io::Errno| BufferError::Map {
+                bytes,
+                source: error.into(),
+            };
+            #[cfg(target_os = "linux")]
+            let flags = mm::MapFlags::PRIVATE | mm::MapFlags::NORESERVE;
+            #[cfg(not(target_os = "linux"))]
+            let flags = mm::MapFlags::PRIVATE;
+            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no existing memory.
+            let base = unsafe {
+                mm::mmap_anonymous(
+                    std::ptr::null_mut(),
+                    bytes,
+                    mm::ProtFlags::READ | mm::ProtFlags::WRITE,
+                    flags,
+                )
+            }
+            .map_err(failed)?;
+            let mapping = Mapping {
+                base: NonNull::new(base.cast()).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?,
+                bytes,
+            };
+            #[cfg(target_os = "linux")]
+            if bytes >= HUGE_PAGES_FROM_BYTES {
+                // SAFETY: our own range (invariant 3). A refusal costs speed only and is ignored.
+                let _ = unsafe { mm::madvise(base, bytes, mm::Advice::LinuxHugepage) };
+            }
+            Ok(mapping)
+        }
+
+        pub fn forget(&mut self) {}
+
+        pub fn release(&mut self, from: usize) {
+            if from < self.bytes {
+                // SAFETY: inside our own range, and nobody looks at it (invariant 3); anonymous memory reads as
+                // zero afterwards. On other systems than Linux this is a hint.
+                let _ = unsafe {
+                    mm::madvise(
+                        self.base.as_ptr().add(from).cast(),
+                        self.bytes - from,
+                        #[cfg(target_os = "linux")]
+                        mm::Advice::LinuxDontNeed,
+                        #[cfg(not(target_os = "linux"))]
+                        mm::Advice::DontNeed,
+                    )
+                };
+            }
+        }
+
+        #[inline(always)]
+        pub fn view(&self) -> Memory<'_> {
+            Memory {
+                base: self.base,
+                #[cfg(debug_assertions)]
+                bytes: self.bytes,
+                arena: PhantomData,
+            }
+        }
+    }
+
+    impl Drop for Mapping {
+        fn drop(&mut self) {
+            // SAFETY: mapped by `new`, unmapped once, and every `Memory` borrows from the arena (invariant 3).
+            let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+        }
+    }
+
+    /// Access to the words and bytes of an arena. Offsets are bytes from its start.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Memory<'a> {
+        base: NonNull<u8>,
+        #[cfg(debug_assertions)]
+        bytes: usize,
+        arena: PhantomData<&'a Mapping>,
+    }
+
+    impl<'a> Memory<'a> {
+        #[inline(always)]
+        fn at(self, offset: usize, len: usize, align: usize) -> *mut u8 {
+            #[cfg(debug_assertions)]
+            assert!(
+                offset >= 64 && offset.is_multiple_of(align) && offset + len <= self.bytes,
+                "reference {offset} is not of this arena"
+            );
+            let _ = (len, align);
+            // SAFETY: in bounds of the mapping by invariant 1.
+            unsafe { self.base.as_ptr().add(offset) }
+        }
+
+        #[inline(always)]
+        pub fn a32(self, offset: usize) -> &'a AtomicU32 {
+            // SAFETY: in bounds and aligned (1), a shared word (2), mapped for 'a (3).
+            unsafe { AtomicU32::from_ptr(self.at(offset, 4, 4).cast()) }
+        }
+
+        #[inline(always)]
+        pub fn a64(self, offset: usize) -> &'a AtomicU64 {
+            // SAFETY: in bounds and aligned (1), a shared word (2), mapped for 'a (3).
+            unsafe { AtomicU64::from_ptr(self.at(offset, 8, 8).cast()) }
+        }
+
+        /// A plain word.
+        #[inline(always)]
+        pub fn read_u32(self, offset: usize) -> u32 {
+            // SAFETY: in bounds and aligned (1), a plain word (2).
+            unsafe { self.at(offset, 4, 4).cast::<u32>().read() }
+        }
+
+        /// Plain bytes.
+        #[inline(always)]
+        pub fn bytes(self, offset: usize, len: usize) -> &'a [u8] {
+            // SAFETY: in bounds (1), plain bytes (2), mapped for 'a (3).
+            unsafe { std::slice::from_raw_parts(self.at(offset, len, 1), len) }
+        }
+
+        /// Writes a plain word that nobody else can reach yet.
+        #[inline(always)]
+        pub fn write_u32(self, offset: usize, value: u32) {
+            // SAFETY: in bounds and aligned (1), not reachable by readers (2).
+            unsafe { self.at(offset, 4, 4).cast::<u32>().write(value) }
+        }
+
+        /// Writes plain bytes that nobody else can reach yet.
+        #[inline(always)]
+        pub fn write_bytes(self, offset: usize, bytes: &[u8]) {
+            let to = self.at(offset, bytes.len(), 1);
+            // SAFETY: in bounds (1), not reachable by readers (2), and `bytes` is either outside of the arena or
+            // another, published part of it, hence disjoint.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+        }
+
+        /// Asks for the cache line of `offset`. Any offset is fine.
+        #[inline(always)]
+        pub fn prefetch(self, offset: usize) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: SSE is part of x86-64, and a prefetch has no effect but on caches.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = offset;
+        }
+    }
+}
+
+#[cfg(loom)]
+use model::Mapping;
+#[cfg(loom)]
+pub(super) use model::Memory;
+
+/// The arena under loom: words are loom atomics, made when first touched and zero before that (as fresh memory is); plain
+/// bytes are ordinary memory. The code above the arena is the same.
+#[cfg(loom)]
+mod model {
+    use super::{AtomicU32, BufferError};
+    use crate::sync::AtomicU64;
+    use std::cell::UnsafeCell;
+    use std::collections::HashMap;
+    use std::sync::Mutex;
+
+    const MODEL_BYTES: usize = 1 << 16;
+
+    #[derive(Default)]
+    struct Words {
+        w32: HashMap<usize, Box<AtomicU32>>,
+        w64: HashMap<usize, Box<AtomicU64>>,
+    }
+
+    pub struct Mapping {
+        // A std lock on purpose: it is no part of what is modelled. Loom runs one thread at a time, and nothing
+        // yields while it is held.
+        words: Mutex<Words>,
+        plain: Box<[UnsafeCell<u8>]>,
+    }
+
+    impl std::fmt::Debug for Mapping {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Mapping")
+        }
+    }
+
+    // SAFETY: loom runs one thread at a time.
+    unsafe impl Send for Mapping {}
+    // SAFETY: as above.
+    unsafe impl Sync for Mapping {}
+
+    impl Mapping {
+        pub fn new(_bytes: usize) -> Result<Mapping, BufferError> {
+            Ok(Mapping {
+                words: Mutex::default(),
+                plain: (0..MODEL_BYTES).map(|_| UnsafeCell::new(0)).collect(),
+            })
+        }
+        pub fn forget(&mut self) {
+            self.words = Mutex::default();
+        }
+        pub fn release(&mut self, _from: usize) {}
+        pub fn view(&self) -> Memory<'_> {
+            Memory { mapping: self }
+        }
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    pub struct Memory<'a> {
+        mapping: &'a Mapping,
+    }
+
+    impl<'a> Memory<'a> {
+        pub fn a32(self, offset: usize) -> &'a AtomicU32 {
+            let mut words = self.mapping.words.lock().expect("one thread at a time");
+            let word: *const AtomicU32 = &**words
+                .w32
+                .entry(offset)
+                .or_insert_with(|| Box::new(AtomicU32::new(0)));
+            // SAFETY: boxed words stay where they are until the mapping is dropped or reset (3).
+            unsafe { &*word }
+        }
+        pub fn a64(self, offset: usize) -> &'a AtomicU64 {
+            let mut words = self.mapping.words.lock().expect("one thread at a time");
+            let word: *const AtomicU64 = &**words
+                .w64
+                .entry(offset)
+                .or_insert_with(|| Box::new(AtomicU64::new(0)));
+            // SAFETY: as in `a32`.
+            unsafe { &*word }
+        }
+        pub fn read_u32(self, offset: usize) -> u32 {
+            let bytes = self.bytes(offset, 4);
+            u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+        }
+        pub fn bytes(self, offset: usize, len: usize) -> &'a [u8] {
+            let cells = &self.mapping.plain[offset..offset + len];
+            // SAFETY: in bounds (checked above); plain bytes (2); one thread at a time.
+            unsafe { std::slice::from_raw_parts(cells.as_ptr().cast(), len) }
+        }
+        pub fn write_u32(self, offset: usize, value: u32) {
+            self.write_bytes(offset, &value.to_ne_bytes());
+        }
+        pub fn write_bytes(self, offset: usize, bytes: &[u8]) {
+            for (cell, byte) in self.mapping.plain[offset..][..bytes.len()]
+                .iter()
+                .zip(bytes)
+            {
+                // SAFETY: in bounds (checked above); not reachable by readers (2); one thread at a time.
+                unsafe { *cell.get() = *byte }
+            }
+        }
+        pub fn prefetch(self, _offset: usize) {}
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_do_not_overlap_and_stop_at_the_limit() {
+        let arena = Arena::new(1 << 16).unwrap();
+        let mut end = RESERVED_BYTES;
+        while let Ok(chunk) = arena.claim(8, 1000) {
+            assert_eq!(chunk.start, end);
+            assert_eq!(chunk.start % 64, 0);
+            assert!(chunk.end - chunk.start >= 8);
+            end = chunk.end;
+        }
+        assert_eq!(end, arena.bytes_max());
+        assert_eq!(arena.bytes_used(), arena.bytes_max());
+        assert!(matches!(arena.claim(8, 8), Err(BufferError::Full)));
+    }
+
+    #[test]
+    fn reset_makes_the_memory_available_again() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let chunk = arena.claim(1 << 19, 1 << 19).unwrap();
+        arena.memory().write_bytes(chunk.start as usize, b"content");
+        assert!(arena.claim(1 << 20, 1 << 20).is_err());
+        arena.reset();
+        arena.release_over(0);
+        let again = arena.claim(1 << 19, 1 << 19).unwrap();
+        assert_eq!(again.start, chunk.start);
+    }
+}

@@ -1,0 +1,360 @@
+//! `BufferCursor`: ordered positions over the entries of a buffer.
+//!
+//! The path to the present entry is a stack of (node, position in the node); a step looks for the next position in the node on top
+//! and goes down to the first entry below it. Nothing recurses: a path may be as long as a key.
+//!
+//! # Thread safety
+//! Any number of cursors on any threads beside the one writer.
+//!
+//! # Invariants
+//! 1. Every frame's node is on the path of the present entry, with growing depth; the frame's position is where the path
+//!    goes on.
+//! 2. A cursor for a snapshot was made after the snapshot. All that the snapshot may see was linked before, so nodes that
+//!    have been replaced since (invariant 4 of `node.rs`) still lead to all of it.
+//! 3. A cursor of the writer's own transaction compares the number of entries with the one it has seen, and finds its
+//!    place again from the root when there are new ones.
+//!
+//! # Failure modes
+//! None but memory for the stack.
+
+use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
+use super::keyspace::KeyspaceBuffer;
+use super::node::{self, Node, POSITION_LAST, Position};
+use crate::sync::Ordering;
+
+/// Paths of ordinary keys fit without growing the stack.
+const FRAMES_EXPECTED: usize = 16;
+
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    node: u32,
+    position: Position,
+}
+
+/// An ordered position over the entries of one buffer. See the module text.
+#[derive(Debug, Clone)]
+pub struct BufferCursor<'b> {
+    buffer: &'b KeyspaceBuffer,
+    frames: Vec<Frame>,
+    /// Reference of the present entry, 0 if there is none.
+    entry: u32,
+    csn_max: u64,
+    entries_seen: u64,
+}
+
+impl<'b> BufferCursor<'b> {
+    pub(super) fn new(buffer: &'b KeyspaceBuffer, csn_max: u64) -> BufferCursor<'b> {
+        BufferCursor {
+            buffer,
+            frames: Vec::with_capacity(FRAMES_EXPECTED),
+            entry: 0,
+            csn_max,
+            entries_seen: 0,
+        }
+    }
+
+    /// Whether the cursor stands on an entry.
+    #[inline(always)]
+    pub fn is_valid(&self) -> bool {
+        self.entry != 0
+    }
+
+    /// The present entry.
+    pub fn entry(&self) -> Option<EntryRef> {
+        self.present().map(Entry::reference)
+    }
+
+    /// Key of the present entry; empty if there is none.
+    #[inline(always)]
+    pub fn key(&self) -> &'b [u8] {
+        self.present().map_or(&[], Entry::key)
+    }
+
+    /// What the present entry says at a commit sequence number, range deletions included. `Absent`: nothing at that number.
+    #[inline]
+    pub fn resolve(&self, csn: u64) -> Found<'b> {
+        self.resolve_csn(csn).0
+    }
+
+    /// As [`BufferCursor::resolve`], with the number that decided (0 for `Absent`).
+    #[inline]
+    pub fn resolve_csn(&self, csn: u64) -> (Found<'b>, u64) {
+        match self.present() {
+            Some(entry) => self.buffer.resolve(entry, csn.min(self.csn_max)),
+            None => (Found::Absent, 0),
+        }
+    }
+
+    /// Goes to the first entry. Like all moves: `false` if there is none, and the cursor stands nowhere then.
+    pub fn first(&mut self) -> bool {
+        self.restart();
+        let root = self.root();
+        self.descend_first(root)
+    }
+
+    /// Goes to the last entry.
+    pub fn last(&mut self) -> bool {
+        self.restart();
+        let root = self.root();
+        self.descend_last(root)
+    }
+
+    /// Goes to the first entry with a key of at least `key`.
+    pub fn seek_ge(&mut self, key: &[u8]) -> bool {
+        match self.descend_to(key) {
+            Landing::Exact => true,
+            Landing::Empty => false,
+            Landing::Gap => self.advance(),
+            Landing::Subtree { reference, above } => {
+                if above {
+                    self.descend_first(reference)
+                } else {
+                    self.advance()
+                }
+            }
+        }
+    }
+
+    /// Goes to the first entry with a key above `key`.
+    pub fn seek_gt(&mut self, key: &[u8]) -> bool {
+        self.seek_ge(key) && (self.key() != key || self.advance())
+    }
+
+    /// Goes to the last entry with a key of at most `key`.
+    pub fn seek_le(&mut self, key: &[u8]) -> bool {
+        match self.descend_to(key) {
+            Landing::Exact => true,
+            Landing::Empty => false,
+            Landing::Gap => self.retreat(),
+            Landing::Subtree { reference, above } => {
+                if above {
+                    self.retreat()
+                } else {
+                    self.descend_last(reference)
+                }
+            }
+        }
+    }
+
+    /// Goes to the last entry with a key below `key`.
+    pub fn seek_lt(&mut self, key: &[u8]) -> bool {
+        self.seek_le(key) && (self.key() != key || self.retreat())
+    }
+
+    /// Goes to the entry behind the present one.
+    #[inline]
+    #[allow(clippy::should_implement_trait)] // a position that moves; there is no item that an iterator could give
+    pub fn next(&mut self) -> bool {
+        if self.is_outdated() {
+            let key = self.key();
+            return self.is_valid() && self.seek_gt(key);
+        }
+        self.is_valid() && self.advance()
+    }
+
+    /// Goes to the entry before the present one.
+    #[inline]
+    pub fn prev(&mut self) -> bool {
+        if self.is_outdated() {
+            let key = self.key();
+            return self.is_valid() && self.seek_lt(key);
+        }
+        self.is_valid() && self.retreat()
+    }
+
+    /// Whether keys were inserted that this cursor must see (invariant 3).
+    #[inline(always)]
+    fn is_outdated(&self) -> bool {
+        self.csn_max == CSN_UNCOMMITTED
+            && self.entries_seen != self.buffer.entries.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn present(&self) -> Option<Entry<'b>> {
+        (self.entry != 0).then(|| Entry::new(self.buffer.memory(), node::offset(self.entry)))
+    }
+
+    fn restart(&mut self) {
+        self.frames.clear();
+        self.entry = 0;
+        self.entries_seen = self.buffer.entries.load(Ordering::Relaxed);
+    }
+
+    fn root(&self) -> u32 {
+        self.buffer.root.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn node(&self, reference: u32) -> Node<'b> {
+        Node::new(self.buffer.memory(), reference)
+    }
+
+    /// Goes down to the first entry of a subtree; the frames lead to it.
+    #[inline]
+    fn descend_first(&mut self, mut reference: u32) -> bool {
+        while reference != 0 && !node::is_entry(reference) {
+            let node = self.node(reference);
+            node.prefetch_children();
+            // A linked node has at least two children.
+            let (position, child) = node.next(0).unwrap_or_default();
+            self.frames.push(Frame {
+                node: reference,
+                position,
+            });
+            reference = child;
+        }
+        self.entry = reference;
+        reference != 0
+    }
+
+    /// Goes down to the last entry of a subtree; the frames lead to it.
+    #[inline]
+    fn descend_last(&mut self, mut reference: u32) -> bool {
+        while reference != 0 && !node::is_entry(reference) {
+            let node = self.node(reference);
+            node.prefetch_children();
+            let (position, child) = node.prev(POSITION_LAST).unwrap_or_default();
+            self.frames.push(Frame {
+                node: reference,
+                position,
+            });
+            reference = child;
+        }
+        self.entry = reference;
+        reference != 0
+    }
+
+    /// Asks for what lies below the sibling that a walk will reach next: by then it has arrived.
+    #[inline(always)]
+    fn look_ahead(&self, sibling: Option<(Position, u32)>) {
+        if let Some((_, sibling)) = sibling {
+            if node::is_entry(sibling) {
+                self.buffer.memory().prefetch(node::offset(sibling));
+            } else {
+                self.node(sibling).prefetch_children();
+            }
+        }
+    }
+
+    /// Goes to the first entry behind the place that the frames lead to.
+    #[inline]
+    fn advance(&mut self) -> bool {
+        while let Some(frame) = self.frames.last_mut() {
+            let node = Node::new(self.buffer.memory(), frame.node);
+            if let Some((position, child)) = node.next(frame.position + 1) {
+                frame.position = position;
+                self.look_ahead(node.next(position + 1));
+                return self.descend_first(child);
+            }
+            self.frames.pop();
+        }
+        self.entry = 0;
+        false
+    }
+
+    /// Goes to the last entry before the place that the frames lead to.
+    #[inline]
+    fn retreat(&mut self) -> bool {
+        while let Some(frame) = self.frames.last_mut() {
+            let node = Node::new(self.buffer.memory(), frame.node);
+            if let Some(before) = frame.position.checked_sub(1)
+                && let Some((position, child)) = node.prev(before)
+            {
+                frame.position = position;
+                if let Some(before) = position.checked_sub(1) {
+                    self.look_ahead(node.prev(before));
+                }
+                return self.descend_last(child);
+            }
+            self.frames.pop();
+        }
+        self.entry = 0;
+        false
+    }
+
+    /// Finds the place of a key.
+    fn descend_to(&mut self, key: &[u8]) -> Landing {
+        self.restart();
+        let mut reference = self.root();
+        if reference == 0 {
+            return Landing::Empty;
+        }
+        // Down without looking at skipped bytes, to any entry that would have to share them.
+        let sample = loop {
+            if node::is_entry(reference) {
+                break reference;
+            }
+            let node = self.node(reference);
+            let depth = node.depth();
+            let position = match key.get(depth) {
+                Some(&byte) => 1 + Position::from(byte),
+                None if depth == key.len() => 0,
+                None => break node.sample(),
+            };
+            self.frames.push(Frame {
+                node: reference,
+                position,
+            });
+            match node.child_at(position) {
+                0 => break node.sample(),
+                child => reference = child,
+            }
+        };
+        let sample = Entry::new(self.buffer.memory(), node::offset(sample)).key();
+        let differs_at = mismatch(key, sample);
+        if differs_at == key.len() && differs_at == sample.len() {
+            // Only a path of present children leads to the key itself.
+            self.entry = reference;
+            return Landing::Exact;
+        }
+        // What lies deeper than the difference shares it: the place is above. The child is the one seen on the way down,
+        // because a slot that is read again may lead to keys on the other side by now.
+        while let Some(&frame) = self.frames.last() {
+            let depth = self.node(frame.node).depth();
+            if depth == differs_at {
+                // Children up to here agree with the key, and none has its byte: the frame's position is the gap.
+                return Landing::Gap;
+            }
+            if depth < differs_at {
+                break;
+            }
+            reference = frame.node;
+            self.frames.pop();
+        }
+        Landing::Subtree {
+            reference,
+            above: key.get(differs_at) < sample.get(differs_at),
+        }
+    }
+}
+
+/// Where a key is, relative to the frames.
+enum Landing {
+    /// At the present entry.
+    Exact,
+    /// There is no entry at all.
+    Empty,
+    /// Nowhere; the top frame's position is where it would be.
+    Gap,
+    /// Nowhere; the whole subtree that the frames lead to is above or below it.
+    Subtree { reference: u32, above: bool },
+}
+
+/// Number of leading bytes in which both agree.
+#[inline]
+pub(super) fn mismatch(a: &[u8], b: &[u8]) -> usize {
+    let len = a.len().min(b.len());
+    let (a, b) = (&a[..len], &b[..len]);
+    let mut at = 0;
+    for (x, y) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        if x != y {
+            break;
+        }
+        at += 8;
+    }
+    at + a[at..]
+        .iter()
+        .zip(&b[at..])
+        .take_while(|(x, y)| x == y)
+        .count()
+}

@@ -1,0 +1,261 @@
+//! Entries and versions: what hangs at the leaves of the radix tree.
+//!
+//! ```text
+//! entry    0 head u32 (shared: newest version, in units; 0 none)   4 key length u32   8 key, padded to 8
+//! version  0 csn u64 (shared)   8 previous u32 (in units; 0 none)  12 kind 4 bits | length 28 bits   16 payload, padded to 8
+//! ```
+//! The first version usually lies right behind its entry, in the same cache lines.
+//!
+//! # Thread safety
+//! One writer, any number of readers that neither lock nor write.
+//!
+//! # Invariants
+//! 1. Key and key length never change.
+//! 2. `previous` never changes. Along a chain commit sequence numbers do not grow; uncommitted ones come first.
+//! 3. A version is written completely before `head` leads to it (release). Its payload, kind and length change afterwards only
+//!    while its commit sequence number is `CSN_UNCOMMITTED`, and nobody but the writer reads them before having seen
+//!    another number there (acquire).
+//! 4. An undone version is unlinked and never used again: a reader may stand on it.
+//!
+//! # Failure modes
+//! None here; memory is allocated by the caller.
+
+use super::arena::{Memory, UNIT_BYTES};
+use crate::sync::Ordering;
+
+/// Commit sequence number of a version that is not committed.
+pub const CSN_UNCOMMITTED: u64 = u64::MAX;
+/// Bytes of a reference to an out-of-line value.
+pub const LARGE_BYTES: usize = 24;
+
+const HEAD: usize = 0;
+const KEY_LEN: usize = 4;
+const KEY: usize = 8;
+const CSN: usize = 0;
+const PREVIOUS: usize = 8;
+const META: usize = 12;
+const PAYLOAD: usize = 16;
+const LEN_BITS: u32 = 28;
+/// Longest payload of a version. Values of this size belong elsewhere long before.
+pub(super) const PAYLOAD_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
+
+const _: () = assert!(KEY.is_multiple_of(UNIT_BYTES) && PAYLOAD.is_multiple_of(UNIT_BYTES));
+
+/// What a version says about its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The payload is the value.
+    Value = 1,
+    /// The key is deleted; the payload is empty.
+    Tombstone = 2,
+    /// The payload is 24 bytes that say where the value is.
+    Large = 3,
+}
+
+impl Kind {
+    #[inline(always)]
+    fn from_meta(meta: u32) -> Kind {
+        match meta >> LEN_BITS {
+            1 => Kind::Value,
+            3 => Kind::Large,
+            _ => Kind::Tombstone,
+        }
+    }
+}
+
+/// What a buffer knows about a key at a commit sequence number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// Nothing: look in older layers.
+    Absent,
+    /// The key does not exist, whatever older layers say.
+    Deleted,
+    /// The value.
+    Value(&'a [u8]),
+    /// Where the value is.
+    Large(&'a [u8; LARGE_BYTES]),
+}
+
+/// An entry of one buffer. Meaningful only together with the buffer that gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EntryRef(pub(super) u32);
+
+/// A version of one buffer. Meaningful only together with the buffer that gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VersionRef(pub(super) u32);
+
+/// Bytes of an entry without versions.
+#[inline(always)]
+pub(super) fn entry_bytes(key_len: usize) -> usize {
+    KEY + key_len.next_multiple_of(UNIT_BYTES)
+}
+
+/// Bytes of a version.
+#[inline(always)]
+pub(super) fn version_bytes(payload_len: usize) -> usize {
+    PAYLOAD + payload_len.next_multiple_of(UNIT_BYTES)
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry<'a> {
+    memory: Memory<'a>,
+    at: usize,
+}
+
+impl<'a> Entry<'a> {
+    #[inline(always)]
+    pub fn new(memory: Memory<'a>, offset: usize) -> Entry<'a> {
+        Entry { memory, at: offset }
+    }
+
+    #[inline(always)]
+    pub fn of(memory: Memory<'a>, entry: EntryRef) -> Entry<'a> {
+        Entry::new(memory, entry.0 as usize * UNIT_BYTES)
+    }
+
+    /// Writes an entry without versions to `offset` (`entry_bytes` fresh bytes).
+    pub fn create(memory: Memory<'a>, offset: usize, key: &[u8]) -> Entry<'a> {
+        memory.a32(offset + HEAD).store(0, Ordering::Relaxed);
+        memory.write_u32(offset + KEY_LEN, key.len() as u32);
+        memory.write_bytes(offset + KEY, key);
+        Entry { memory, at: offset }
+    }
+
+    #[inline(always)]
+    pub fn reference(self) -> EntryRef {
+        EntryRef((self.at / UNIT_BYTES) as u32)
+    }
+
+    #[inline(always)]
+    pub fn key(self) -> &'a [u8] {
+        let len = self.memory.read_u32(self.at + KEY_LEN) as usize;
+        self.memory.bytes(self.at + KEY, len)
+    }
+
+    #[inline(always)]
+    pub fn head(self) -> u32 {
+        self.memory.a32(self.at + HEAD).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub fn set_head(self, version: u32) {
+        self.memory
+            .a32(self.at + HEAD)
+            .store(version, Ordering::Release);
+    }
+
+    /// The newest version with a number of at most `csn_max`, and its number.
+    #[inline(always)]
+    pub fn visible(self, csn_max: u64) -> Option<(Version<'a>, u64)> {
+        let mut next = self.head();
+        while next != 0 {
+            let version = Version::of(self.memory, VersionRef(next));
+            let csn = version.csn();
+            if csn <= csn_max {
+                return Some((version, csn));
+            }
+            next = version.previous();
+        }
+        None
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Version<'a> {
+    memory: Memory<'a>,
+    at: usize,
+}
+
+impl<'a> Version<'a> {
+    #[inline(always)]
+    pub fn of(memory: Memory<'a>, version: VersionRef) -> Version<'a> {
+        Version {
+            memory,
+            at: version.0 as usize * UNIT_BYTES,
+        }
+    }
+
+    /// Writes an uncommitted version to `offset` (`version_bytes` fresh bytes).
+    #[inline(always)]
+    pub fn create(
+        memory: Memory<'a>,
+        offset: usize,
+        previous: u32,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Version<'a> {
+        let version = Version { memory, at: offset };
+        memory
+            .a64(offset + CSN)
+            .store(CSN_UNCOMMITTED, Ordering::Relaxed);
+        memory.write_u32(offset + PREVIOUS, previous);
+        version.fill(kind, payload);
+        version
+    }
+
+    /// Writes kind and payload. Only while the version is uncommitted (invariant 3), and within its capacity.
+    #[inline(always)]
+    pub fn fill(self, kind: Kind, payload: &[u8]) {
+        debug_assert!(payload.len() <= PAYLOAD_BYTES_MAX && self.csn() == CSN_UNCOMMITTED);
+        self.memory.write_u32(
+            self.at + META,
+            (kind as u32) << LEN_BITS | payload.len() as u32,
+        );
+        self.memory.write_bytes(self.at + PAYLOAD, payload);
+    }
+
+    #[inline(always)]
+    pub fn reference(self) -> VersionRef {
+        VersionRef((self.at / UNIT_BYTES) as u32)
+    }
+
+    #[inline(always)]
+    pub fn csn(self) -> u64 {
+        self.memory.a64(self.at + CSN).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub fn stamp(self, csn: u64) {
+        self.memory.a64(self.at + CSN).store(csn, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub fn previous(self) -> u32 {
+        self.memory.read_u32(self.at + PREVIOUS)
+    }
+
+    #[inline(always)]
+    pub fn kind(self) -> Kind {
+        Kind::from_meta(self.memory.read_u32(self.at + META))
+    }
+
+    #[inline(always)]
+    fn len(self) -> usize {
+        (self.memory.read_u32(self.at + META) & PAYLOAD_BYTES_MAX as u32) as usize
+    }
+
+    /// Payload bytes that fit in place of the present ones.
+    #[inline(always)]
+    pub fn capacity(self) -> usize {
+        self.len().next_multiple_of(UNIT_BYTES)
+    }
+
+    #[inline(always)]
+    pub fn payload(self) -> &'a [u8] {
+        self.memory.bytes(self.at + PAYLOAD, self.len())
+    }
+
+    #[inline(always)]
+    pub fn found(self) -> Found<'a> {
+        match self.kind() {
+            Kind::Value => Found::Value(self.payload()),
+            Kind::Tombstone => Found::Deleted,
+            Kind::Large => match self.payload().try_into() {
+                Ok(pointer) => Found::Large(pointer),
+                // `write` accepts no other length; a wrong one must not become a wrong value.
+                Err(_) => Found::Deleted,
+            },
+        }
+    }
+}

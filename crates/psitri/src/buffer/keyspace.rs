@@ -1,0 +1,188 @@
+//! `KeyspaceBuffer`: what one generation of the write buffer holds of one keyspace; point lookups.
+//!
+//! # Thread safety
+//! Lookups and cursors from any thread, at any time, without locks. At most one [`BufferWriter`] exists at a time.
+//!
+//! # Invariants
+//! 1. Everything reachable from `root` obeys the invariants of `node.rs` and `entry.rs`.
+//! 2. Readers other than the writer look only at versions with a number below `CSN_UNCOMMITTED`.
+//!
+//! # Failure modes
+//! None: reading allocates nothing.
+#![allow(unsafe_code)] // two `unsafe fn`, whose contract is between a transaction and itself
+
+use super::arena::{Arena, Memory};
+use super::cursor::BufferCursor;
+use super::entry::{CSN_UNCOMMITTED, Entry, Found};
+use super::node::{self, Node};
+use super::range_tombstones::{RangeTombstone, RangeTombstones};
+use super::writer::BufferWriter;
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Newest number that a reader other than the writer may ask for (invariant 2).
+pub(super) const CSN_COMMITTED_MAX: u64 = CSN_UNCOMMITTED - 1;
+
+/// What a buffer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferStats {
+    /// Keys that were ever inserted, those without a visible version included.
+    pub entries: u64,
+    /// Arena memory taken.
+    pub bytes: u64,
+    /// Newest number that a version was stamped with; 0 if none was.
+    pub csn_last: u64,
+}
+
+/// One keyspace in one generation of the write buffer.
+#[derive(Debug)]
+pub struct KeyspaceBuffer {
+    pub(super) root: AtomicU32,
+    pub(super) range_tombstones: RangeTombstones,
+    arena: Arc<Arena>,
+    pub(super) entries: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) csn_last: AtomicU64,
+    pub(super) has_writer: AtomicBool,
+}
+
+impl KeyspaceBuffer {
+    /// An empty buffer in an arena that it shares with the other keyspaces of the generation.
+    pub fn new(arena: Arc<Arena>) -> Arc<KeyspaceBuffer> {
+        Arc::new(KeyspaceBuffer {
+            root: AtomicU32::new(0),
+            range_tombstones: RangeTombstones::new(),
+            arena,
+            entries: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            csn_last: AtomicU64::new(0),
+            has_writer: AtomicBool::new(false),
+        })
+    }
+
+    /// The arena of the generation.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// The one writer; `None` while another one exists.
+    pub fn writer(self: &Arc<Self>) -> Option<BufferWriter> {
+        BufferWriter::claim(self)
+    }
+
+    /// What the buffer knows about a key for a snapshot with this number. Uncommitted versions are never seen.
+    #[inline]
+    pub fn get(&self, key: &[u8], csn: u64) -> Found<'_> {
+        self.lookup(key, csn.min(CSN_COMMITTED_MAX))
+    }
+
+    /// The newest version of a key, committed or not.
+    ///
+    /// # Safety
+    /// Only for the holder of the [`BufferWriter`], and the result must be gone before its next call that takes `&mut`:
+    /// it may rewrite an uncommitted version in place.
+    #[inline]
+    pub unsafe fn get_own(&self, key: &[u8]) -> Found<'_> {
+        self.lookup(key, CSN_UNCOMMITTED)
+    }
+
+    /// A cursor for snapshots.
+    pub fn cursor(&self) -> BufferCursor<'_> {
+        BufferCursor::new(self, CSN_COMMITTED_MAX)
+    }
+
+    /// A cursor that sees the newest versions, committed or not, and new keys as they are inserted.
+    ///
+    /// # Safety
+    /// As for [`KeyspaceBuffer::get_own`], for every result of `resolve`.
+    pub unsafe fn cursor_own(&self) -> BufferCursor<'_> {
+        BufferCursor::new(self, CSN_UNCOMMITTED)
+    }
+
+    /// Number of the newest range deletion over a key that a snapshot sees, 0 if there is none.
+    #[inline(always)]
+    pub fn cover(&self, key: &[u8], csn: u64) -> u64 {
+        self.range_tombstones.cover(key, csn)
+    }
+
+    /// Whether a range was ever deleted here.
+    #[inline(always)]
+    pub fn has_range_tombstones(&self) -> bool {
+        !self.range_tombstones.is_empty()
+    }
+
+    /// Range deletions with a number of at most `csn`, by lower bound.
+    pub fn range_tombstones(&self, csn: u64) -> Vec<Arc<RangeTombstone>> {
+        self.range_tombstones.list(csn)
+    }
+
+    /// Whether nothing was ever written here.
+    pub fn is_empty(&self) -> bool {
+        self.root.load(Ordering::Acquire) == 0 && self.range_tombstones.is_empty()
+    }
+
+    pub fn stats(&self) -> BufferStats {
+        BufferStats {
+            entries: self.entries.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            csn_last: self.csn_last.load(Ordering::Relaxed),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn memory(&self) -> Memory<'_> {
+        self.arena.memory()
+    }
+
+    /// The entry of a key.
+    #[inline(always)]
+    pub(super) fn find(&self, key: &[u8]) -> Option<Entry<'_>> {
+        let memory = self.memory();
+        let mut reference = self.root.load(Ordering::Acquire);
+        while !node::is_entry(reference) {
+            if reference == 0 {
+                return None;
+            }
+            let node = Node::new(memory, reference);
+            let depth = node.depth();
+            reference = match key.get(depth) {
+                Some(&byte) => node.child(byte),
+                None if depth == key.len() => node.terminal(),
+                None => return None,
+            };
+        }
+        let entry = Entry::new(memory, node::offset(reference));
+        (entry.key() == key).then_some(entry)
+    }
+
+    #[inline(always)]
+    fn lookup(&self, key: &[u8], csn_max: u64) -> Found<'_> {
+        let version = match self.find(key) {
+            Some(entry) => entry.visible(csn_max),
+            None => None,
+        };
+        let covered = self.range_tombstones.cover(key, csn_max);
+        match version {
+            // At equal numbers the point wins: within a transaction, later puts into a deleted range do.
+            Some((version, csn)) if csn >= covered => version.found(),
+            None if covered == 0 => Found::Absent,
+            _ => Found::Deleted,
+        }
+    }
+
+    /// What an entry says, and the number that decided (0 for `Absent`).
+    #[inline(always)]
+    pub(super) fn resolve(&self, entry: Entry<'_>, csn_max: u64) -> (Found<'_>, u64) {
+        // The entry is of this buffer, so its memory lives as long as `self`.
+        let entry = Entry::of(self.memory(), entry.reference());
+        let covered = if self.range_tombstones.is_empty() {
+            0
+        } else {
+            self.range_tombstones.cover(entry.key(), csn_max)
+        };
+        match entry.visible(csn_max) {
+            Some((version, csn)) if csn >= covered => (version.found(), csn),
+            None if covered == 0 => (Found::Absent, 0),
+            _ => (Found::Deleted, covered),
+        }
+    }
+}

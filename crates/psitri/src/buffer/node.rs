@@ -1,0 +1,517 @@
+//! Nodes of the adaptive radix tree: layout, search, ordered steps, and the two ways to change one.
+//!
+//! A reference to a node or entry is a `u32`: its place in the arena in units of 8 bytes, shifted left by the 3 tag bits that say
+//! what is there; 0 is "nothing". The idea of node sizes that follow the number of children is from Leis, Kemper and
+//! Neumann, "The adaptive radix tree" (ICDE 2013); keeping only the depth of a node and verifying the whole key at the entry is
+//! their optimistic path compression, with an entry named in place of stored prefix bytes.
+//!
+//! ```text
+//! inner node  0 count u32 (shared)   4 depth u32   8 terminal u32 (shared)   12 sample u32
+//!   N4, N16, N32, N48    16 keys, one byte a child, in order of arrival (shared)   16+capacity children u32 (shared)
+//!   N256                 16 bitmap of present bytes, 4 x u64 (shared)              48 children u32 (shared)
+//! ```
+//! `depth` is the index of the key byte that tells the children apart: all keys below agree in the bytes before it. `terminal` is the
+//! entry of the key that ends there. `sample` is some entry below the node: the place to read the bytes that all agree in.
+//!
+//! # Thread safety
+//! One writer, any number of readers that neither lock nor write nor restart.
+//!
+//! # Invariants
+//! 1. `depth`, `sample` and the kind never change. Depth grows along every path.
+//! 2. Key byte and child of an appended slot are stored before the count that covers it (release), and never removed or
+//!    moved; a child or terminal slot only ever goes from nothing to something, or to a reference that leads to
+//!    at least the same entries.
+//! 3. In an N256 the child is stored before its bit in the bitmap (release).
+//! 4. A node that was replaced stays as it was: a reader that is inside of it misses only entries that were inserted after it
+//!    looked, which no snapshot it may serve can see.
+//!
+//! # Failure modes
+//! None here; memory is allocated by the caller.
+
+use super::arena::{Memory, UNIT_BYTES};
+use crate::sync::Ordering;
+
+pub(super) const TAG_ENTRY: u32 = 1;
+const TAG_N4: u32 = 2;
+const TAG_N16: u32 = 3;
+const TAG_N32: u32 = 4;
+const TAG_N48: u32 = 5;
+const TAG_N256: u32 = 6;
+
+const COUNT: usize = 0;
+const DEPTH: usize = 4;
+const TERMINAL: usize = 8;
+const SAMPLE: usize = 12;
+const KEYS: usize = 16;
+const N256_CHILDREN: usize = KEYS + 32;
+
+const _: () = assert!(KEYS.is_multiple_of(8) && N256_CHILDREN.is_multiple_of(4));
+
+/// Place of a child in the order of its node: 0 is the terminal entry, `1 + b` the child of byte `b`.
+pub(super) type Position = u32;
+pub(super) const POSITION_LAST: Position = 256;
+
+#[inline(always)]
+pub(super) fn tag(reference: u32) -> u32 {
+    reference & 7
+}
+
+#[inline(always)]
+pub(super) fn offset(reference: u32) -> usize {
+    (reference >> 3) as usize * UNIT_BYTES
+}
+
+#[inline(always)]
+fn make(offset: usize, tag: u32) -> u32 {
+    debug_assert!(offset.is_multiple_of(UNIT_BYTES));
+    ((offset / UNIT_BYTES) as u32) << 3 | tag
+}
+
+#[inline(always)]
+pub(super) fn entry_reference(offset: usize) -> u32 {
+    make(offset, TAG_ENTRY)
+}
+
+#[inline(always)]
+pub(super) fn is_entry(reference: u32) -> bool {
+    tag(reference) == TAG_ENTRY
+}
+
+#[inline(always)]
+fn capacity(tag: u32) -> usize {
+    match tag {
+        TAG_N4 => 4,
+        TAG_N16 => 16,
+        TAG_N32 => 32,
+        TAG_N48 => 48,
+        _ => 256,
+    }
+}
+
+/// Bytes of a node with this tag.
+fn node_bytes(tag: u32) -> usize {
+    if tag == TAG_N256 {
+        return N256_CHILDREN + 4 * 256;
+    }
+    let slots = capacity(tag);
+    (KEYS + slots + 4 * slots).next_multiple_of(UNIT_BYTES)
+}
+
+/// Bytes of the smallest node.
+pub(super) const NODE_BYTES_MIN: usize = 40;
+
+/// An inner node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Node<'a> {
+    memory: Memory<'a>,
+    at: usize,
+    tag: u32,
+}
+
+impl<'a> Node<'a> {
+    #[inline(always)]
+    pub fn new(memory: Memory<'a>, reference: u32) -> Node<'a> {
+        debug_assert!(tag(reference) >= TAG_N4);
+        Node {
+            memory,
+            at: offset(reference),
+            tag: tag(reference),
+        }
+    }
+
+    #[inline(always)]
+    pub fn depth(self) -> usize {
+        self.memory.read_u32(self.at + DEPTH) as usize
+    }
+
+    /// Some entry below this node.
+    #[inline(always)]
+    pub fn sample(self) -> u32 {
+        self.memory.read_u32(self.at + SAMPLE)
+    }
+
+    /// Number of children besides the terminal.
+    pub fn len(self) -> usize {
+        self.memory.a32(self.at + COUNT).load(Ordering::Acquire) as usize
+    }
+
+    #[inline(always)]
+    pub fn terminal(self) -> u32 {
+        self.memory.a32(self.at + TERMINAL).load(Ordering::Acquire)
+    }
+
+    /// The child for a byte, 0 if there is none.
+    #[inline(always)]
+    pub fn child(self, byte: u8) -> u32 {
+        match self.slot(byte) {
+            Some(slot) => self.memory.a32(slot).load(Ordering::Acquire),
+            None => 0,
+        }
+    }
+
+    /// The child at a position, 0 if there is none.
+    #[inline(always)]
+    pub fn child_at(self, position: Position) -> u32 {
+        match position.checked_sub(1) {
+            None => self.terminal(),
+            Some(byte) => self.child(byte as u8),
+        }
+    }
+
+    /// Byte offset of the slot of the child at a position. A present terminal or child is expected.
+    pub fn slot_at(self, position: Position) -> Option<usize> {
+        match position.checked_sub(1) {
+            None => Some(self.at + TERMINAL),
+            Some(byte) => self.slot(byte as u8),
+        }
+    }
+
+    #[inline(always)]
+    fn slot(self, byte: u8) -> Option<usize> {
+        if self.tag == TAG_N256 {
+            return Some(self.at + N256_CHILDREN + 4 * byte as usize);
+        }
+        let count = self.len();
+        // Slots behind `count` may hold anything, hence the check of the index; byte searches report the lowest match.
+        let index = match self.tag {
+            TAG_N4 => lowest_zero_byte32(self.keys32() ^ (u32::from(byte) * 0x0101_0101)),
+            TAG_N16 => self.find::<1>(byte),
+            TAG_N32 => self.find::<2>(byte),
+            _ => self.find::<3>(byte),
+        };
+        (index < count).then(|| self.at + KEYS + capacity(self.tag) + 4 * index)
+    }
+
+    #[inline(always)]
+    fn keys32(self) -> u32 {
+        self.memory
+            .a32(self.at + KEYS)
+            .load(Ordering::Relaxed)
+            .to_le()
+    }
+
+    /// 16 key bytes, the first in the lowest byte.
+    #[inline(always)]
+    fn keys128(self, block: usize) -> [u64; 2] {
+        let at = self.at + KEYS + 16 * block;
+        [
+            self.memory.a64(at).load(Ordering::Relaxed).to_le(),
+            self.memory.a64(at + 8).load(Ordering::Relaxed).to_le(),
+        ]
+    }
+
+    /// Index of the first key byte equal to `byte` among `16 * BLOCKS`, or at least 256.
+    #[inline(always)]
+    fn find<const BLOCKS: usize>(self, byte: u8) -> usize {
+        let mut mask = 0u64;
+        for block in 0..BLOCKS {
+            mask |= u64::from(equal_mask(self.keys128(block), byte)) << (16 * block);
+        }
+        if mask == 0 {
+            256
+        } else {
+            mask.trailing_zeros() as usize
+        }
+    }
+
+    /// The first child at or after a position.
+    #[inline]
+    pub fn next(self, from: Position) -> Option<(Position, u32)> {
+        if from == 0 {
+            let terminal = self.terminal();
+            if terminal != 0 {
+                return Some((0, terminal));
+            }
+        }
+        let byte = self.byte_at_or_after(from.saturating_sub(1))?;
+        Some((1 + byte, self.child(byte as u8)))
+    }
+
+    /// The last child at or before a position.
+    #[inline]
+    pub fn prev(self, from: Position) -> Option<(Position, u32)> {
+        if let Some(most) = from.checked_sub(1)
+            && let Some(byte) = self.byte_at_or_before(most)
+        {
+            return Some((1 + byte, self.child(byte as u8)));
+        }
+        let terminal = self.terminal();
+        (terminal != 0).then_some((0, terminal))
+    }
+
+    #[inline]
+    fn byte_at_or_after(self, least: u32) -> Option<u32> {
+        if least > 255 {
+            return None;
+        }
+        if self.tag == TAG_N256 {
+            let mut word = (least / 64) as usize;
+            let mut bits = self.bitmap(word) & (u64::MAX << (least % 64));
+            while bits == 0 {
+                word += 1;
+                if word == 4 {
+                    return None;
+                }
+                bits = self.bitmap(word);
+            }
+            return Some(64 * word as u32 + bits.trailing_zeros());
+        }
+        let mut best = u32::MAX;
+        self.for_each_key(|key| {
+            let key = u32::from(key);
+            // Keys below `least` wrap to huge numbers and lose.
+            best = best.min(key.wrapping_sub(least));
+        });
+        (best <= 255).then(|| best + least)
+    }
+
+    #[inline]
+    fn byte_at_or_before(self, most: u32) -> Option<u32> {
+        let most = most.min(255);
+        if self.tag == TAG_N256 {
+            let mut word = (most / 64) as usize;
+            let mut bits = self.bitmap(word) & (u64::MAX >> (63 - most % 64));
+            while bits == 0 {
+                word = word.checked_sub(1)?;
+                bits = self.bitmap(word);
+            }
+            return Some(64 * word as u32 + 63 - bits.leading_zeros());
+        }
+        let mut best = u32::MAX;
+        self.for_each_key(|key| best = best.min(most.wrapping_sub(u32::from(key))));
+        (best <= 255).then(|| most - best)
+    }
+
+    #[inline(always)]
+    fn bitmap(self, word: usize) -> u64 {
+        self.memory
+            .a64(self.at + KEYS + 8 * word)
+            .load(Ordering::Acquire)
+    }
+
+    /// Calls with every key byte, in order of arrival. Not for N256.
+    #[inline(always)]
+    fn for_each_key(self, mut visit: impl FnMut(u8)) {
+        let count = self.len();
+        if self.tag == TAG_N4 {
+            let mut keys = self.keys32();
+            for _ in 0..count {
+                visit(keys as u8);
+                keys >>= 8;
+            }
+            return;
+        }
+        let mut left = count;
+        let mut at = self.at + KEYS;
+        while left > 0 {
+            let mut keys = self.memory.a64(at).load(Ordering::Relaxed).to_le();
+            for _ in 0..left.min(8) {
+                visit(keys as u8);
+                keys >>= 8;
+            }
+            left = left.saturating_sub(8);
+            at += 8;
+        }
+    }
+
+    /// Asks for the first line of every child, if they are few.
+    #[inline(always)]
+    pub fn prefetch_children(self) {
+        if self.tag < TAG_N256 {
+            let slots = self.at + KEYS + capacity(self.tag);
+            for index in 0..self.len() {
+                let child = self.memory.a32(slots + 4 * index).load(Ordering::Relaxed);
+                self.memory.prefetch(offset(child));
+            }
+        }
+    }
+
+    /// Whether a child can be added in place.
+    pub fn has_room(self) -> bool {
+        self.tag == TAG_N256 || self.len() < capacity(self.tag)
+    }
+
+    /// Bytes that [`Node::grow`] needs.
+    pub fn grown_bytes(self) -> usize {
+        node_bytes(self.tag + 1)
+    }
+
+    // ---- the writer's part ----
+
+    /// Makes a node of the smallest kind at `at` (`NODE_BYTES_MIN` fresh bytes), without children.
+    pub fn create(memory: Memory<'a>, at: usize, depth: usize, sample: u32) -> Node<'a> {
+        let node = Node {
+            memory,
+            at,
+            tag: TAG_N4,
+        };
+        node.init(depth, sample);
+        node
+    }
+
+    pub fn reference(self) -> u32 {
+        make(self.at, self.tag)
+    }
+
+    fn init(self, depth: usize, sample: u32) {
+        self.memory.write_u32(self.at + DEPTH, depth as u32);
+        self.memory.write_u32(self.at + SAMPLE, sample);
+        self.memory.a32(self.at + COUNT).store(0, Ordering::Relaxed);
+        self.memory
+            .a32(self.at + TERMINAL)
+            .store(0, Ordering::Relaxed);
+        match self.tag {
+            TAG_N4 => self.memory.a32(self.at + KEYS).store(0, Ordering::Relaxed),
+            TAG_N256 => {
+                for at in (KEYS..N256_CHILDREN).step_by(8) {
+                    self.memory.a64(self.at + at).store(0, Ordering::Relaxed);
+                }
+                for byte in 0..256 {
+                    self.memory
+                        .a32(self.at + N256_CHILDREN + 4 * byte)
+                        .store(0, Ordering::Relaxed);
+                }
+            }
+            tag => {
+                for at in (0..capacity(tag)).step_by(8) {
+                    self.memory
+                        .a64(self.at + KEYS + at)
+                        .store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Adds a child that is not there yet (invariants 2 and 3). Room is expected.
+    pub fn add(self, position: Position, child: u32) {
+        let Some(byte) = position.checked_sub(1) else {
+            return self
+                .memory
+                .a32(self.at + TERMINAL)
+                .store(child, Ordering::Release);
+        };
+        debug_assert!(self.has_room() && self.child(byte as u8) == 0);
+        let count = self.memory.a32(self.at + COUNT).load(Ordering::Relaxed) as usize;
+        if self.tag == TAG_N256 {
+            self.memory
+                .a32(self.at + N256_CHILDREN + 4 * byte as usize)
+                .store(child, Ordering::Release);
+            let word = self.memory.a64(self.at + KEYS + 8 * (byte as usize / 64));
+            let bits = word.load(Ordering::Relaxed) | 1 << (byte % 64);
+            word.store(bits, Ordering::Release);
+        } else {
+            self.memory
+                .a32(self.at + KEYS + capacity(self.tag) + 4 * count)
+                .store(child, Ordering::Relaxed);
+            if self.tag == TAG_N4 {
+                let word = self.memory.a32(self.at + KEYS);
+                let keys = with_byte(u64::from(word.load(Ordering::Relaxed).to_le()), count, byte);
+                word.store((keys as u32).to_le(), Ordering::Relaxed);
+            } else {
+                let word = self.memory.a64(self.at + KEYS + (count & !7));
+                let keys = with_byte(word.load(Ordering::Relaxed).to_le(), count & 7, byte);
+                word.store(keys.to_le(), Ordering::Relaxed);
+            }
+        }
+        self.memory
+            .a32(self.at + COUNT)
+            .store(count as u32 + 1, Ordering::Release);
+    }
+
+    /// Copies this node to `at` (`grown_bytes` fresh bytes) as the next larger kind; this one stays as it is (invariant 4).
+    pub fn grow(self, at: usize) -> Node<'a> {
+        debug_assert!(self.tag < TAG_N256);
+        let grown = Node {
+            memory: self.memory,
+            at,
+            tag: self.tag + 1,
+        };
+        grown.init(self.depth(), self.sample());
+        let terminal = self.terminal();
+        if terminal != 0 {
+            grown.add(0, terminal);
+        }
+        let slots = self.at + KEYS + capacity(self.tag);
+        let mut index = 0;
+        self.for_each_key(|key| {
+            let child = self.memory.a32(slots + 4 * index).load(Ordering::Relaxed);
+            grown.add(1 + Position::from(key), child);
+            index += 1;
+        });
+        grown
+    }
+}
+
+#[inline(always)]
+fn with_byte(word: u64, index: usize, byte: u32) -> u64 {
+    let shift = 8 * index as u32;
+    word & !(0xff << shift) | u64::from(byte) << shift
+}
+
+/// Index of the lowest zero byte, or at least 4. Bytes above a zero byte may be reported falsely, the lowest never is.
+#[inline(always)]
+fn lowest_zero_byte32(word: u32) -> usize {
+    let zeros = word.wrapping_sub(0x0101_0101) & !word & 0x8080_8080;
+    zeros.trailing_zeros() as usize / 8
+}
+
+/// One bit for each of the 16 bytes that equals `byte`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(unsafe_code)] // vector intrinsics on values
+fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
+    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
+    // SAFETY: SSE2 is part of x86-64; values only, no memory.
+    unsafe {
+        let keys = _mm_set_epi64x(keys[1] as i64, keys[0] as i64);
+        _mm_movemask_epi8(_mm_cmpeq_epi8(keys, _mm_set1_epi8(byte as i8))) as u32
+    }
+}
+
+/// One bit for each of the 16 bytes that equals `byte`.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
+    const LOW7: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let pattern = u64::from(byte) * 0x0101_0101_0101_0101;
+    let mut mask = 0;
+    for (half, word) in keys.into_iter().enumerate() {
+        let x = word ^ pattern;
+        // Exact: the high bit of each byte is set where the byte is zero.
+        let zeros = !(((x & LOW7) + LOW7) | x | LOW7);
+        // Gathers the eight high bits into one byte.
+        let bits = (zeros >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        mask |= (bits as u32) << (8 * half);
+    }
+    mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_search_finds_the_lowest_match() {
+        for position in 0..16usize {
+            let mut bytes = [7u8; 16];
+            bytes[position] = 200;
+            let keys = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()));
+            assert_eq!(equal_mask(keys, 200), 1 << position);
+            assert_eq!(equal_mask(keys, 7), 0xffff & !(1 << position));
+            assert_eq!(equal_mask(keys, 0), 0);
+        }
+        for position in 0..4u32 {
+            let word = 0x0101_0101 & !(0xff << (8 * position));
+            assert_eq!(lowest_zero_byte32(word), position as usize);
+        }
+        assert!(lowest_zero_byte32(0x0101_0101) >= 4);
+    }
+
+    #[test]
+    fn sizes_are_what_the_text_says() {
+        assert_eq!(node_bytes(TAG_N4), NODE_BYTES_MIN);
+        assert_eq!(node_bytes(TAG_N16), 96);
+        assert_eq!(node_bytes(TAG_N48), 256);
+        assert_eq!(node_bytes(TAG_N256), 1072);
+    }
+}

@@ -1,0 +1,389 @@
+//! Range tombstones of one buffer: deletions of whole key ranges, kept beside the radix tree.
+//!
+//! A published set is immutable: a few sorted runs of falling length (a new tombstone is a run of one, and runs of similar length are
+//! folded, as in a binary counter), each of them searched as an interval tree. Adding n tombstones costs O(n log n)
+//! in time and in retained memory. Only the commit sequence number of a tombstone changes.
+//!
+//! # Thread safety
+//! One writer (`add`, `stamp`, `undo`), any number of readers that neither lock nor write.
+//!
+//! # Invariants
+//! 1. `current` leads to a set that was complete before it was published (release / acquire). Sets are freed only with
+//!    the whole value, when nobody can be reading.
+//! 2. A tombstone's number is `CSN_UNCOMMITTED`, then the number of its commit; or 0, which no reader ever counts, once it is undone.
+//! 3. A run is sorted by lower bound.
+//!
+//! # Failure modes
+//! None but memory.
+#![allow(unsafe_code)] // a published pointer to an immutable set
+
+use super::entry::CSN_UNCOMMITTED;
+use crate::sync::{Arc, AtomicPtr, AtomicU64, Ordering};
+
+/// Deletion of all keys in `lo..hi`.
+#[derive(Debug)]
+pub struct RangeTombstone {
+    lo: Box<[u8]>,
+    hi: Option<Box<[u8]>>,
+    csn: AtomicU64,
+    /// Counts the tombstones of the buffer. One writer commits one transaction after the other, so later serials never have
+    /// smaller numbers.
+    serial: u64,
+}
+
+impl RangeTombstone {
+    /// First key of the range.
+    pub fn lo(&self) -> &[u8] {
+        &self.lo
+    }
+
+    /// First key behind the range; `None` if it has no end.
+    pub fn hi(&self) -> Option<&[u8]> {
+        self.hi.as_deref()
+    }
+
+    /// Number of the commit that deleted the range; `CSN_UNCOMMITTED` before it.
+    pub fn csn(&self) -> u64 {
+        self.csn.load(Ordering::Acquire)
+    }
+
+    fn ends_after(&self, key: &[u8]) -> bool {
+        self.hi.as_deref().is_none_or(|hi| key < hi)
+    }
+}
+
+/// The later of two ends.
+fn reaches_further(a: &RangeTombstone, b: &RangeTombstone) -> bool {
+    match (&a.hi, &b.hi) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(a), Some(b)) => a >= b,
+    }
+}
+
+/// A range tombstone of one buffer, for stamping or undoing it.
+#[derive(Debug, Clone)]
+pub struct TombstoneRef(Arc<RangeTombstone>);
+
+impl TombstoneRef {
+    pub fn tombstone(&self) -> &RangeTombstone {
+        &self.0
+    }
+}
+
+/// Tombstones sorted by lower bound, as an implicit balanced tree: the root of `from..to` is its middle.
+#[derive(Debug)]
+struct Run {
+    items: Vec<Arc<RangeTombstone>>,
+    /// For the middle of every subtree: what is known of the whole subtree.
+    subtrees: Vec<Subtree>,
+}
+
+/// Indexes of three items of a subtree.
+#[derive(Debug, Clone, Copy, Default)]
+struct Subtree {
+    /// The one that reaches furthest.
+    furthest: u32,
+    /// The one with the highest serial.
+    newest: u32,
+    /// The one with the lowest serial.
+    oldest: u32,
+}
+
+/// The newest tombstone found so far; serial 0 is none.
+#[derive(Debug, Clone, Copy, Default)]
+struct Best {
+    serial: u64,
+    csn: u64,
+}
+
+impl Run {
+    fn new(items: Vec<Arc<RangeTombstone>>) -> Run {
+        debug_assert!(items.is_sorted_by(|a, b| a.lo <= b.lo));
+        let mut run = Run {
+            subtrees: vec![Subtree::default(); items.len()],
+            items,
+        };
+        run.index(0, run.items.len());
+        run
+    }
+
+    /// Fills `subtrees` for `from..to`. Depth is the logarithm of the length.
+    fn index(&mut self, from: usize, to: usize) -> Option<Subtree> {
+        if from == to {
+            return None;
+        }
+        let middle = from + (to - from) / 2;
+        let mut all = Subtree {
+            furthest: middle as u32,
+            newest: middle as u32,
+            oldest: middle as u32,
+        };
+        for side in [self.index(from, middle), self.index(middle + 1, to)] {
+            let Some(side) = side else { continue };
+            if !reaches_further(self.item(all.furthest), self.item(side.furthest)) {
+                all.furthest = side.furthest;
+            }
+            if self.item(all.newest).serial < self.item(side.newest).serial {
+                all.newest = side.newest;
+            }
+            if self.item(all.oldest).serial > self.item(side.oldest).serial {
+                all.oldest = side.oldest;
+            }
+        }
+        self.subtrees[middle] = all;
+        Some(all)
+    }
+
+    fn item(&self, index: u32) -> &RangeTombstone {
+        &self.items[index as usize]
+    }
+
+    /// Highest serial in `from..to`.
+    fn newest_serial(&self, from: usize, to: usize) -> u64 {
+        if from == to {
+            return 0;
+        }
+        self.item(self.subtrees[from + (to - from) / 2].newest)
+            .serial
+    }
+
+    /// Raises `best` to the newest tombstone with a number of at most `csn_max` among those that cover the key. The side with
+    /// the newer ones is searched first, so that many deletions of the same range cost no more than one.
+    fn cover(&self, from: usize, to: usize, key: &[u8], csn_max: u64, best: &mut Best) {
+        if self.newest_serial(from, to) <= best.serial {
+            return;
+        }
+        let middle = from + (to - from) / 2;
+        let all = self.subtrees[middle];
+        // If the oldest is too new, all are. (An undone one says 0, which proves nothing and stops nothing.)
+        if self.item(all.oldest).csn() > csn_max || !self.item(all.furthest).ends_after(key) {
+            return;
+        }
+        let item = &self.items[middle];
+        let begins = *item.lo <= *key;
+        if begins && item.serial > best.serial && item.ends_after(key) {
+            let csn = item.csn();
+            if (1..=csn_max).contains(&csn) {
+                *best = Best {
+                    serial: item.serial,
+                    csn,
+                };
+            }
+        }
+        let left = (from, middle);
+        let right = if begins { (middle + 1, to) } else { (to, to) };
+        let sides = if self.newest_serial(left.0, left.1) > self.newest_serial(right.0, right.1) {
+            [left, right]
+        } else {
+            [right, left]
+        };
+        for (from, to) in sides {
+            self.cover(from, to, key, csn_max, best);
+        }
+    }
+}
+
+/// One published state.
+#[derive(Debug)]
+struct Set {
+    runs: Vec<Arc<Run>>,
+    /// Tombstones ever added.
+    serial: u64,
+    older: *mut Set,
+}
+
+/// The range tombstones of a buffer. See the module text.
+#[derive(Debug)]
+pub(super) struct RangeTombstones {
+    current: AtomicPtr<Set>,
+}
+
+// SAFETY: sets are immutable and made of `Send + Sync` parts; the pointers are owned by this value (invariant 1).
+unsafe impl Send for RangeTombstones {}
+// SAFETY: as above.
+unsafe impl Sync for RangeTombstones {}
+
+impl RangeTombstones {
+    pub fn new() -> RangeTombstones {
+        RangeTombstones {
+            current: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    #[inline(always)]
+    fn set(&self) -> Option<&Set> {
+        let set = self.current.load(Ordering::Acquire);
+        // SAFETY: null, or complete and alive as long as `self` (invariant 1).
+        unsafe { set.as_ref() }
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.current.load(Ordering::Acquire).is_null()
+    }
+
+    /// The newest number of at most `csn_max` of a tombstone over the key, 0 if there is none.
+    #[inline(always)]
+    pub fn cover(&self, key: &[u8], csn_max: u64) -> u64 {
+        match self.set() {
+            None => 0,
+            Some(set) => set.cover(key, csn_max),
+        }
+    }
+
+    /// Adds an uncommitted tombstone. Writer only.
+    pub fn add(&self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
+        let serial = 1 + self.set().map_or(0, |set| set.serial);
+        let tombstone = Arc::new(RangeTombstone {
+            lo: lo.into(),
+            hi: hi.map(Into::into),
+            csn: AtomicU64::new(CSN_UNCOMMITTED),
+            serial,
+        });
+        let older = self.current.load(Ordering::Relaxed);
+        let mut runs = self.set().map(|set| set.runs.clone()).unwrap_or_default();
+        let mut items = vec![tombstone.clone()];
+        while let Some(last) = runs.pop_if(|last| last.items.len() <= items.len()) {
+            items = merge(&last.items, &items);
+        }
+        if !items.is_empty() {
+            runs.push(Arc::new(Run::new(items)));
+        }
+        let set = Box::into_raw(Box::new(Set {
+            runs,
+            serial,
+            older,
+        }));
+        self.current.store(set, Ordering::Release);
+        TombstoneRef(tombstone)
+    }
+
+    /// Gives a tombstone the number of its commit. Writer only.
+    pub fn stamp(&self, tombstone: &TombstoneRef, csn: u64) {
+        debug_assert!(csn != 0 && csn != CSN_UNCOMMITTED);
+        tombstone.0.csn.store(csn, Ordering::Release);
+    }
+
+    /// Makes an uncommitted tombstone void. Writer only.
+    pub fn undo(&self, tombstone: &TombstoneRef) {
+        debug_assert_eq!(tombstone.0.csn(), CSN_UNCOMMITTED);
+        tombstone.0.csn.store(0, Ordering::Release);
+    }
+
+    /// All tombstones with a number of at most `csn_max`, by lower bound and number.
+    pub fn list(&self, csn_max: u64) -> Vec<Arc<RangeTombstone>> {
+        let mut list: Vec<_> = self
+            .set()
+            .into_iter()
+            .flat_map(|set| &set.runs)
+            .flat_map(|run| &run.items)
+            .filter(|item| (1..=csn_max).contains(&item.csn()))
+            .cloned()
+            .collect();
+        list.sort_by(|a, b| a.lo.cmp(&b.lo).then(a.csn().cmp(&b.csn())));
+        list
+    }
+}
+
+impl Set {
+    #[cold]
+    fn cover(&self, key: &[u8], csn_max: u64) -> u64 {
+        let mut best = Best::default();
+        // The last run holds the newest tombstones.
+        for run in self.runs.iter().rev() {
+            run.cover(0, run.items.len(), key, csn_max, &mut best);
+        }
+        best.csn
+    }
+}
+
+/// Both sorted lists as one; undone tombstones are left out.
+fn merge(a: &[Arc<RangeTombstone>], b: &[Arc<RangeTombstone>]) -> Vec<Arc<RangeTombstone>> {
+    let mut merged = Vec::with_capacity(a.len() + b.len());
+    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+    loop {
+        let next = match (a.peek(), b.peek()) {
+            (Some(x), Some(y)) if y.lo < x.lo => b.next(),
+            (Some(_), _) => a.next(),
+            (None, _) => b.next(),
+        };
+        let Some(next) = next else {
+            return merged;
+        };
+        if next.csn() != 0 {
+            merged.push(next.clone());
+        }
+    }
+}
+
+impl Drop for RangeTombstones {
+    fn drop(&mut self) {
+        let mut next = self.current.load(Ordering::Relaxed);
+        while !next.is_null() {
+            // SAFETY: made by `Box::into_raw` in `add`, each once, and nobody is reading any more (invariant 1).
+            let set = unsafe { Box::from_raw(next) };
+            next = set.older;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_undone_tombstone_covers_nothing() {
+        let tombstones = RangeTombstones::new();
+        let first = tombstones.add(b"b", Some(b"d"));
+        assert_eq!(tombstones.cover(b"c", 5), 0);
+        assert_eq!(tombstones.cover(b"c", CSN_UNCOMMITTED), CSN_UNCOMMITTED);
+        tombstones.undo(&first);
+        assert_eq!(tombstones.cover(b"c", CSN_UNCOMMITTED), 0);
+        let second = tombstones.add(b"", None);
+        tombstones.stamp(&second, 3);
+        assert_eq!(tombstones.cover(b"c", 2), 0);
+        assert_eq!(tombstones.cover(b"", 3), 3);
+        assert_eq!(tombstones.list(9).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn covers_like_a_plain_list(
+            mut ranges in prop::collection::vec((0u8..40, prop::option::weighted(0.9, 0u8..40), 0u64..30), 0..60),
+            undone in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
+            at in 0u64..32,
+        ) {
+            // Numbers grow with time; 0 stands for undone.
+            ranges.sort_by_key(|range| range.2);
+            for index in undone {
+                if !ranges.is_empty() {
+                    let index = index.index(ranges.len());
+                    ranges[index].2 = 0;
+                }
+            }
+            let tombstones = RangeTombstones::new();
+            for (lo, hi, csn) in &ranges {
+                let hi = hi.map(|hi| vec![hi]);
+                let tombstone = tombstones.add(&[*lo], hi.as_deref());
+                if *csn == 0 {
+                    tombstones.undo(&tombstone);
+                } else {
+                    tombstones.stamp(&tombstone, *csn);
+                }
+            }
+            for key in 0u8..42 {
+                let expected = ranges
+                    .iter()
+                    .filter(|(lo, hi, csn)| *lo <= key && hi.is_none_or(|hi| key < hi) && *csn <= at)
+                    .map(|(_, _, csn)| *csn)
+                    .max()
+                    .unwrap_or(0);
+                prop_assert_eq!(tombstones.cover(&[key], at), expected);
+            }
+            let live = ranges.iter().filter(|(_, _, csn)| (1..=at).contains(csn)).count();
+            prop_assert_eq!(tombstones.list(at).len(), live);
+        }
+    }
+}

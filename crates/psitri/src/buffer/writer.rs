@@ -1,0 +1,481 @@
+//! `BufferWriter`: the one writer of a buffer: inserting keys, pushing, undoing and stamping versions.
+//!
+//! # Thread safety
+//! `Send`; keep it inside the keyspace's write lock. Readers run beside it at all times.
+//!
+//! # Invariants
+//! 1. One writer a buffer (`KeyspaceBuffer::has_writer`), so plain reads of what only the writer changes are up to date.
+//! 2. Within one writer, and from a writer to its successor, memory is handed out at growing offsets. A version is of the present
+//!    nesting level exactly if it lies at or above the watermark that was taken when the level began.
+//! 3. Everything a change needs is allocated before the first visible store, and the last store makes it reachable: a change
+//!    happens completely or, if memory runs out, not at all.
+//! 4. The newest version of an entry is overwritten in place only if it is uncommitted and of the present level: nobody
+//!    else reads its payload (invariant 3 of `entry.rs`), and no outer level wants it back.
+//!
+//! # Failure modes
+//! `BufferError::Full`, `KeyTooLong`, `ValueTooLong`. An entry may stay behind without a version: it reads as absent.
+#![allow(unsafe_code)] // own reads, tied to a borrow of the writer
+
+use super::KEY_BYTES_MAX;
+use super::arena::{Chunk, Memory, UNIT_BYTES};
+use super::cursor::{BufferCursor, mismatch};
+use super::entry::{
+    CSN_UNCOMMITTED, Entry, EntryRef, Found, Kind, LARGE_BYTES, PAYLOAD_BYTES_MAX, Version,
+    VersionRef, entry_bytes, version_bytes,
+};
+use super::error::BufferError;
+use super::keyspace::KeyspaceBuffer;
+use super::node::{self, NODE_BYTES_MIN, Node, Position};
+use super::range_tombstones::TombstoneRef;
+use crate::sync::{Arc, AtomicU32, Ordering};
+
+const CHUNK_BYTES_MIN: u64 = 1 << 10;
+const CHUNK_BYTES_MAX: u64 = 256 << 10;
+const LINE_BYTES: usize = 64;
+
+/// A moment in the life of a writer. Versions written later lie above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Watermark(u32);
+
+/// What a write did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteOutcome {
+    /// The version that holds the write.
+    pub version: VersionRef,
+    /// Whether the version is new. Otherwise an earlier one of the same level was overwritten, which the caller knows already.
+    pub pushed: bool,
+}
+
+/// The one writer of a buffer. See the module text.
+#[derive(Debug)]
+pub struct BufferWriter {
+    buffer: Arc<KeyspaceBuffer>,
+    chunk: Chunk,
+    chunk_bytes_next: u64,
+}
+
+/// Where a child reference is kept: byte offset in the arena, or the root.
+type Slot = Option<usize>;
+
+impl BufferWriter {
+    pub(super) fn claim(buffer: &Arc<KeyspaceBuffer>) -> Option<BufferWriter> {
+        if buffer.has_writer.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        Some(BufferWriter {
+            buffer: buffer.clone(),
+            chunk: Chunk { start: 0, end: 0 },
+            chunk_bytes_next: CHUNK_BYTES_MIN,
+        })
+    }
+
+    /// The buffer.
+    pub fn buffer(&self) -> &Arc<KeyspaceBuffer> {
+        &self.buffer
+    }
+
+    /// Take one when a transaction or nested level begins, and pass it to the writes of that level.
+    pub fn watermark(&self) -> Watermark {
+        Watermark((self.chunk.start / UNIT_BYTES as u64) as u32)
+    }
+
+    /// The entry of a key.
+    #[inline]
+    pub fn find_entry(&self, key: &[u8]) -> Option<EntryRef> {
+        self.buffer.find(key).map(Entry::reference)
+    }
+
+    /// The entry of a key, inserted without versions (absent to everybody) if need be.
+    #[inline]
+    pub fn entry(&mut self, key: &[u8]) -> Result<EntryRef, BufferError> {
+        self.find_or_insert(key, 0)
+    }
+
+    /// Writes an uncommitted version to the entry of a key.
+    #[inline]
+    pub fn put(
+        &mut self,
+        key: &[u8],
+        kind: Kind,
+        payload: &[u8],
+        floor: Watermark,
+    ) -> Result<(EntryRef, WriteOutcome), BufferError> {
+        check_payload(kind, payload)?;
+        let entry = self.find_or_insert(key, version_bytes(payload.len()))?;
+        Ok((entry, self.write(entry, kind, payload, floor)?))
+    }
+
+    /// Writes an uncommitted version to an entry. `floor` is the watermark of the present level. Payload: the value, nothing
+    /// for a tombstone, 24 bytes for `Kind::Large`.
+    #[inline]
+    pub fn write(
+        &mut self,
+        entry: EntryRef,
+        kind: Kind,
+        payload: &[u8],
+        floor: Watermark,
+    ) -> Result<WriteOutcome, BufferError> {
+        check_payload(kind, payload)?;
+        let head = Entry::of(self.memory(), entry).head();
+        if head != 0 && head >= floor.0 {
+            let newest = Version::of(self.memory(), VersionRef(head));
+            if newest.csn() == CSN_UNCOMMITTED && payload.len() <= newest.capacity() {
+                // Invariant 4.
+                newest.fill(kind, payload);
+                return Ok(WriteOutcome {
+                    version: newest.reference(),
+                    pushed: false,
+                });
+            }
+        }
+        let at = self.allocate(version_bytes(payload.len()))?;
+        let memory = self.memory();
+        let version = Version::create(memory, at, head, kind, payload).reference();
+        Entry::of(memory, entry).set_head(version.0);
+        Ok(WriteOutcome {
+            version,
+            pushed: true,
+        })
+    }
+
+    /// Takes back the newest version of an entry, which must be uncommitted. Undo several in reverse order.
+    #[inline]
+    pub fn undo(&mut self, entry: EntryRef, version: VersionRef) {
+        let entry = Entry::of(self.memory(), entry);
+        let version = Version::of(self.memory(), version);
+        debug_assert_eq!(entry.head(), version.reference().0, "undo in reverse order");
+        debug_assert_eq!(version.csn(), CSN_UNCOMMITTED);
+        entry.set_head(version.previous());
+    }
+
+    /// Gives a version the number of its commit. Nobody sees it before the visible number is published.
+    #[inline]
+    pub fn stamp(&mut self, version: VersionRef, csn: u64) {
+        debug_assert!(csn != 0 && csn != CSN_UNCOMMITTED);
+        Version::of(self.memory(), version).stamp(csn);
+        self.raise_csn_last(csn);
+    }
+
+    /// Deletes a range, uncommitted. Versions of the same transaction inside of the range go on to win over it:
+    /// turn those that are older than the deletion into tombstones (see `uncommitted_in_range`).
+    pub fn add_range_tombstone(&mut self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
+        self.buffer.range_tombstones.add(lo, hi)
+    }
+
+    /// Gives a range deletion the number of its commit.
+    pub fn stamp_range_tombstone(&mut self, tombstone: &TombstoneRef, csn: u64) {
+        self.buffer.range_tombstones.stamp(tombstone, csn);
+        self.raise_csn_last(csn);
+    }
+
+    /// Takes an uncommitted range deletion back.
+    pub fn undo_range_tombstone(&mut self, tombstone: &TombstoneRef) {
+        self.buffer.range_tombstones.undo(tombstone);
+    }
+
+    /// Appends the entries in `lo..hi` whose newest version is uncommitted, in key order. Costs a walk over the range.
+    pub fn uncommitted_in_range(&self, lo: &[u8], hi: Option<&[u8]>, out: &mut Vec<EntryRef>) {
+        let mut cursor: BufferCursor<'_> = self.buffer.cursor();
+        let mut more = cursor.seek_ge(lo);
+        while more && hi.is_none_or(|hi| cursor.key() < hi) {
+            if let Some(entry) = cursor.entry()
+                && let Some(newest) = self.newest(entry)
+                && self.csn(newest) == CSN_UNCOMMITTED
+            {
+                out.push(entry);
+            }
+            more = cursor.next();
+        }
+    }
+
+    /// The newest version of a key, committed or not.
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Found<'_> {
+        // SAFETY: we are the writer, and the result borrows from `self` (invariant 2 of `keyspace.rs`).
+        unsafe { self.buffer.get_own(key) }
+    }
+
+    /// What the newest version of an entry says, range deletions included.
+    #[inline]
+    pub fn resolve(&self, entry: EntryRef) -> Found<'_> {
+        let entry = Entry::of(self.memory(), entry);
+        self.buffer.resolve(entry, CSN_UNCOMMITTED).0
+    }
+
+    /// The newest version of an entry, if it has any.
+    #[inline]
+    pub fn newest(&self, entry: EntryRef) -> Option<VersionRef> {
+        let head = Entry::of(self.memory(), entry).head();
+        (head != 0).then_some(VersionRef(head))
+    }
+
+    #[inline]
+    pub fn key(&self, entry: EntryRef) -> &[u8] {
+        Entry::of(self.memory(), entry).key()
+    }
+
+    #[inline]
+    pub fn kind(&self, version: VersionRef) -> Kind {
+        Version::of(self.memory(), version).kind()
+    }
+
+    #[inline]
+    pub fn payload(&self, version: VersionRef) -> &[u8] {
+        Version::of(self.memory(), version).payload()
+    }
+
+    #[inline]
+    pub fn csn(&self, version: VersionRef) -> u64 {
+        Version::of(self.memory(), version).csn()
+    }
+
+    #[inline(always)]
+    fn memory(&self) -> Memory<'_> {
+        self.buffer.memory()
+    }
+
+    #[inline(always)]
+    fn raise_csn_last(&self, csn: u64) {
+        if csn > self.buffer.csn_last.load(Ordering::Relaxed) {
+            self.buffer.csn_last.store(csn, Ordering::Relaxed);
+        }
+    }
+
+    /// Memory for `bytes` (a multiple of 8): its offset.
+    #[inline(always)]
+    fn allocate(&mut self, bytes: usize) -> Result<usize, BufferError> {
+        debug_assert!(bytes.is_multiple_of(UNIT_BYTES));
+        if self.chunk.end - self.chunk.start < bytes as u64 {
+            self.next_chunk(bytes as u64)?;
+        }
+        let at = self.chunk.start;
+        self.chunk.start += bytes as u64;
+        Ok(at as usize)
+    }
+
+    /// As [`BufferWriter::allocate`], but begins a new cache line where `line_bytes` from the start would not fit into the
+    /// present one. Look-ups cost as much as the lines they touch.
+    #[inline(always)]
+    fn allocate_lined(&mut self, bytes: usize, line_bytes: usize) -> Result<usize, BufferError> {
+        let in_line = self.chunk.start as usize % LINE_BYTES;
+        if in_line + line_bytes.min(LINE_BYTES) > LINE_BYTES {
+            let skip = LINE_BYTES - in_line;
+            self.reserve(skip + bytes)?;
+            // The reservation may have begun a new chunk, which begins with a line.
+            if !(self.chunk.start as usize).is_multiple_of(LINE_BYTES) {
+                self.chunk.start += skip as u64;
+            }
+        }
+        self.allocate(bytes)
+    }
+
+    /// Makes sure that the next `bytes` come from one chunk, so that several allocations succeed or fail together.
+    #[inline(always)]
+    fn reserve(&mut self, bytes: usize) -> Result<(), BufferError> {
+        if self.chunk.end - self.chunk.start < bytes as u64 {
+            self.next_chunk(bytes as u64)?;
+        }
+        Ok(())
+    }
+
+    /// The rest of the present chunk is given up: offsets must grow (invariant 2).
+    #[cold]
+    fn next_chunk(&mut self, bytes: u64) -> Result<(), BufferError> {
+        let want = bytes.max(self.chunk_bytes_next);
+        self.chunk = self.buffer.arena().claim(bytes, want)?;
+        self.chunk_bytes_next = (2 * self.chunk_bytes_next).min(CHUNK_BYTES_MAX);
+        let taken = self.chunk.end - self.chunk.start;
+        let bytes = self.buffer.bytes.load(Ordering::Relaxed) + taken;
+        self.buffer.bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn slot(&self, slot: Slot) -> &AtomicU32 {
+        match slot {
+            None => &self.buffer.root,
+            Some(at) => self.memory().a32(at),
+        }
+    }
+
+    /// Finds or inserts the entry of a key; `room_bytes` are reserved right behind a new one.
+    #[inline]
+    fn find_or_insert(&mut self, key: &[u8], room_bytes: usize) -> Result<EntryRef, BufferError> {
+        let memory = self.memory();
+        let mut reference = self.buffer.root.load(Ordering::Relaxed);
+        let mut slot: Slot = None;
+        // The node that has no child for the key, and the slot that leads to it.
+        let mut last: Option<(u32, Slot)> = None;
+        while !node::is_entry(reference) {
+            if reference == 0 {
+                break;
+            }
+            let node = Node::new(memory, reference);
+            let depth = node.depth();
+            last = Some((reference, slot));
+            let Some(position) = position_in(key, depth) else {
+                reference = 0;
+                break;
+            };
+            slot = node.slot_at(position);
+            reference = match slot {
+                Some(at) => memory.a32(at).load(Ordering::Relaxed),
+                None => 0,
+            };
+        }
+        let sample = if reference != 0 {
+            reference
+        } else if let Some((last, _)) = last {
+            Node::new(memory, last).sample()
+        } else {
+            return self.insert_first(key, room_bytes);
+        };
+        let sample_key = Entry::new(memory, node::offset(sample)).key();
+        if reference != 0 && sample_key == key {
+            return Ok(Entry::new(memory, node::offset(reference)).reference());
+        }
+        let differs_at = mismatch(key, sample_key);
+        let room_bytes = entry_bytes_checked(key)? + room_bytes;
+        if reference == 0
+            && let Some((last, slot)) = last
+            && Node::new(memory, last).depth() == differs_at
+        {
+            return self.add_child(last, slot, key, room_bytes);
+        }
+        self.split(key, differs_at, sample, room_bytes)
+    }
+
+    #[cold]
+    fn insert_first(&mut self, key: &[u8], room_bytes: usize) -> Result<EntryRef, BufferError> {
+        let room_bytes = entry_bytes_checked(key)? + room_bytes;
+        self.reserve(room_bytes + LINE_BYTES)?;
+        let entry = self.create_entry(key, room_bytes)?;
+        self.publish(None, entry_reference_of(entry));
+        Ok(entry)
+    }
+
+    /// Adds the key below a node that has no child for it yet.
+    fn add_child(
+        &mut self,
+        reference: u32,
+        slot: Slot,
+        key: &[u8],
+        room_bytes: usize,
+    ) -> Result<EntryRef, BufferError> {
+        let node = Node::new(self.memory(), reference);
+        // The key shares all bytes before the depth, so it is not shorter.
+        let position = position_in(key, node.depth()).unwrap_or(0);
+        if position == 0 || node.has_room() {
+            self.reserve(room_bytes + LINE_BYTES)?;
+            let entry = self.create_entry(key, room_bytes)?;
+            Node::new(self.memory(), reference).add(position, entry_reference_of(entry));
+            self.count_entry();
+            return Ok(entry);
+        }
+        let grown_bytes = node.grown_bytes();
+        self.reserve(grown_bytes + room_bytes + 2 * LINE_BYTES)?;
+        let at = self.allocate_lined(grown_bytes, grown_bytes)?;
+        let entry = self.create_entry(key, room_bytes)?;
+        let grown = Node::new(self.memory(), reference).grow(at);
+        grown.add(position, entry_reference_of(entry));
+        self.publish(slot, grown.reference());
+        Ok(entry)
+    }
+
+    /// Puts a new node above the subtree that first differs from the key at byte `differs_at`.
+    fn split(
+        &mut self,
+        key: &[u8],
+        differs_at: usize,
+        sample: u32,
+        room_bytes: usize,
+    ) -> Result<EntryRef, BufferError> {
+        // Everything above the difference agrees with the key, so all slots on the way exist.
+        let memory = self.memory();
+        let mut slot: Slot = None;
+        let mut below = self.buffer.root.load(Ordering::Relaxed);
+        while !node::is_entry(below) {
+            let node = Node::new(memory, below);
+            let depth = node.depth();
+            if depth > differs_at {
+                break;
+            }
+            debug_assert!(depth < differs_at);
+            slot = position_in(key, depth).and_then(|position| node.slot_at(position));
+            below = self.slot(slot).load(Ordering::Relaxed);
+        }
+        let sample_key = Entry::new(memory, node::offset(sample)).key();
+        let position_below = position_in(sample_key, differs_at).unwrap_or(0);
+        let position_key = position_in(key, differs_at).unwrap_or(0);
+        debug_assert_ne!(position_below, position_key);
+        self.reserve(NODE_BYTES_MIN + room_bytes + 2 * LINE_BYTES)?;
+        let at = self.allocate_lined(NODE_BYTES_MIN, NODE_BYTES_MIN)?;
+        let entry = self.create_entry(key, room_bytes)?;
+        let node = Node::create(self.memory(), at, differs_at, sample);
+        node.add(position_below, below);
+        node.add(position_key, entry_reference_of(entry));
+        self.publish(slot, node.reference());
+        Ok(entry)
+    }
+
+    /// `line_bytes`: the entry and what will be put behind it.
+    fn create_entry(&mut self, key: &[u8], line_bytes: usize) -> Result<EntryRef, BufferError> {
+        let at = self.allocate_lined(entry_bytes(key.len()), line_bytes)?;
+        Ok(Entry::create(self.memory(), at, key).reference())
+    }
+
+    /// Makes a new subtree reachable, with one entry more than before.
+    fn publish(&self, slot: Slot, reference: u32) {
+        self.slot(slot).store(reference, Ordering::Release);
+        self.count_entry();
+    }
+
+    fn count_entry(&self) {
+        let entries = self.buffer.entries.load(Ordering::Relaxed) + 1;
+        self.buffer.entries.store(entries, Ordering::Relaxed);
+    }
+}
+
+impl Drop for BufferWriter {
+    fn drop(&mut self) {
+        self.buffer.has_writer.store(false, Ordering::Release);
+    }
+}
+
+#[inline(always)]
+fn entry_reference_of(entry: EntryRef) -> u32 {
+    node::entry_reference(entry.0 as usize * UNIT_BYTES)
+}
+
+/// Where a key goes on in a node of this depth; `None` if it ends before.
+#[inline(always)]
+fn position_in(key: &[u8], depth: usize) -> Option<Position> {
+    match key.get(depth) {
+        Some(&byte) => Some(1 + Position::from(byte)),
+        None if depth == key.len() => Some(0),
+        None => None,
+    }
+}
+
+fn entry_bytes_checked(key: &[u8]) -> Result<usize, BufferError> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(BufferError::KeyTooLong { bytes: key.len() });
+    }
+    Ok(entry_bytes(key.len()))
+}
+
+#[inline(always)]
+fn check_payload(kind: Kind, payload: &[u8]) -> Result<(), BufferError> {
+    let fits = match kind {
+        Kind::Value => payload.len() <= PAYLOAD_BYTES_MAX,
+        Kind::Tombstone => payload.is_empty(),
+        Kind::Large => payload.len() == LARGE_BYTES,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(BufferError::ValueTooLong {
+            bytes: payload.len(),
+        })
+    }
+}

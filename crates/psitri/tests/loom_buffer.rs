@@ -1,0 +1,190 @@
+//! The write buffer under loom: the same tree code over an arena of loom atomics.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p psitri --test loom_buffer`
+#![cfg(loom)]
+
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+use psitri::buffer::{Arena, BufferWriter, Found, KeyspaceBuffer, Kind, Watermark};
+use std::sync::Arc;
+
+fn buffer() -> Arc<KeyspaceBuffer> {
+    KeyspaceBuffer::new(Arc::new(Arena::new(1 << 16).unwrap()))
+}
+
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 10_000;
+    builder.check(test);
+}
+
+/// Writes and commits one key.
+fn commit(writer: &mut BufferWriter, floor: Watermark, key: &[u8], csn: u64, visible: &AtomicU64) {
+    let value = csn.to_le_bytes();
+    let (_, outcome) = writer.put(key, Kind::Value, &value, floor).unwrap();
+    writer.stamp(outcome.version, csn);
+    visible.store(csn, Ordering::Release);
+}
+
+fn value(found: Found<'_>) -> Option<u64> {
+    match found {
+        Found::Value(bytes) => Some(u64::from_le_bytes(bytes.try_into().unwrap())),
+        Found::Absent => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Keys committed one after the other, at numbers 1, 2, ..; a reader must see exactly those of its number. `before` of them are there
+/// when the reader begins.
+fn reader_sees_a_prefix(keys: &'static [&'static [u8]], before: usize) {
+    model(move || {
+        let buffer = buffer();
+        let visible = Arc::new(AtomicU64::new(0));
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        let mut csn = 0;
+        for key in &keys[..before] {
+            csn += 1;
+            commit(&mut writer, floor, key, csn, &visible);
+        }
+        let reader = {
+            let (buffer, visible) = (buffer.clone(), visible.clone());
+            thread::spawn(move || {
+                let csn = visible.load(Ordering::Acquire);
+                for (at, key) in keys.iter().enumerate().skip(before.saturating_sub(1)) {
+                    let number = at as u64 + 1;
+                    let expected = (number <= csn).then_some(number);
+                    assert_eq!(value(buffer.get(key, csn)), expected, "{key:?} at {csn}");
+                }
+            })
+        };
+        for key in &keys[before..] {
+            csn += 1;
+            commit(&mut writer, floor, key, csn, &visible);
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn first_keys_and_prefix_splits() {
+    reader_sees_a_prefix(&[b"abcd", b"abce", b"ax"], 0);
+}
+
+#[test]
+fn keys_that_end_at_a_node() {
+    reader_sees_a_prefix(&[b"abc", b"abcd", b"ab", b""], 2);
+}
+
+#[test]
+fn growth_of_a_node() {
+    reader_sees_a_prefix(&[b"a", b"b", b"c", b"d", b"e", b"f"], 4);
+}
+
+#[test]
+fn a_cursor_sees_all_of_its_snapshot_during_growth() {
+    model(|| {
+        let keys: [&[u8]; 6] = [b"a", b"b", b"d", b"e", b"c", b"bb"];
+        let buffer = buffer();
+        let visible = Arc::new(AtomicU64::new(0));
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        for (at, key) in keys[..4].iter().enumerate() {
+            commit(&mut writer, floor, key, at as u64 + 1, &visible);
+        }
+        let reader = {
+            let (buffer, visible) = (buffer.clone(), visible.clone());
+            thread::spawn(move || {
+                let csn = visible.load(Ordering::Acquire);
+                let mut cursor = buffer.cursor();
+                let mut seen = Vec::new();
+                let mut more = cursor.seek_ge(b"b");
+                let mut last: &[u8] = b"";
+                while more {
+                    assert!(cursor.key() > last);
+                    last = cursor.key();
+                    if cursor.resolve(csn) != Found::Absent {
+                        seen.push(cursor.key());
+                    }
+                    more = cursor.next();
+                }
+                let mut expected: Vec<&[u8]> = keys[..csn as usize].to_vec();
+                expected.retain(|key| *key >= &b"b"[..]);
+                expected.sort();
+                assert_eq!(seen, expected);
+            })
+        };
+        for (at, key) in keys.iter().enumerate().skip(4) {
+            commit(&mut writer, floor, key, at as u64 + 1, &visible);
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn versions_become_visible_with_the_published_number() {
+    model(|| {
+        let buffer = buffer();
+        let visible = Arc::new(AtomicU64::new(0));
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        commit(&mut writer, floor, b"x", 1, &visible);
+        commit(&mut writer, floor, b"y", 1, &visible);
+        let reader = {
+            let (buffer, visible) = (buffer.clone(), visible.clone());
+            thread::spawn(move || {
+                let csn = visible.load(Ordering::Acquire);
+                // Both keys are always written by the same transaction.
+                assert_eq!(value(buffer.get(b"x", csn)), Some(csn));
+                assert_eq!(value(buffer.get(b"y", csn)), Some(csn));
+            })
+        };
+        // One transaction over both keys, overwriting itself in place, after one that is aborted.
+        let floor = writer.watermark();
+        let (entry, aborted) = writer.put(b"x", Kind::Value, &[9; 8], floor).unwrap();
+        writer.undo(entry, aborted.version);
+        let floor = writer.watermark();
+        writer.put(b"x", Kind::Value, &[7; 8], floor).unwrap();
+        let (_, y) = writer
+            .put(b"y", Kind::Value, &2u64.to_le_bytes(), floor)
+            .unwrap();
+        let (_, x) = writer
+            .put(b"x", Kind::Value, &2u64.to_le_bytes(), floor)
+            .unwrap();
+        assert!(!x.pushed);
+        writer.stamp(x.version, 2);
+        writer.stamp(y.version, 2);
+        visible.store(2, Ordering::Release);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_range_tombstone_becomes_visible_with_the_published_number() {
+    model(|| {
+        let buffer = buffer();
+        let visible = Arc::new(AtomicU64::new(0));
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        commit(&mut writer, floor, b"x", 1, &visible);
+        let reader = {
+            let (buffer, visible) = (buffer.clone(), visible.clone());
+            thread::spawn(move || {
+                let csn = visible.load(Ordering::Acquire);
+                match buffer.get(b"x", csn) {
+                    Found::Value(_) => assert_eq!(csn, 1),
+                    Found::Deleted => assert_eq!(csn, 2),
+                    other => panic!("{other:?}"),
+                }
+                assert_eq!(buffer.cover(b"y", csn), if csn == 2 { 2 } else { 0 });
+            })
+        };
+        let undone = writer.add_range_tombstone(b"", None);
+        writer.undo_range_tombstone(&undone);
+        let tombstone = writer.add_range_tombstone(b"x", Some(b"z"));
+        writer.stamp_range_tombstone(&tombstone, 2);
+        visible.store(2, Ordering::Release);
+        reader.join().unwrap();
+    });
+}
