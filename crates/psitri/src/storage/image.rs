@@ -30,7 +30,9 @@ unsafe impl Sync for Image {}
 
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Image").field("reserved_bytes", &self.reserved_bytes).finish()
+        f.debug_struct("Image")
+            .field("reserved_bytes", &self.reserved_bytes)
+            .finish()
     }
 }
 
@@ -42,14 +44,28 @@ impl Image {
         loop {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             // SAFETY: a null hint and no MAP_FIXED: no memory in use is replaced.
-            let mapped =
-                unsafe { mm::mmap_anonymous(std::ptr::null_mut(), reserved_bytes, ProtFlags::empty(), flags) };
+            let mapped = unsafe {
+                mm::mmap_anonymous(
+                    std::ptr::null_mut(),
+                    reserved_bytes,
+                    ProtFlags::empty(),
+                    flags,
+                )
+            };
             match mapped.map(|base| NonNull::new(base.cast::<u8>())) {
-                Ok(Some(base)) => return Ok(Image { base, reserved_bytes, usable_bytes: Mutex::new(0) }),
+                Ok(Some(base)) => {
+                    return Ok(Image {
+                        base,
+                        reserved_bytes,
+                        usable_bytes: Mutex::new(0),
+                    });
+                }
                 Ok(None) => return Err(io::ErrorKind::OutOfMemory.into()),
                 Err(error) if reserved_bytes <= RESERVED_BYTES_MIN => return Err(error.into()),
                 Err(_) => {
-                    reserved_bytes = (reserved_bytes / 2).max(RESERVED_BYTES_MIN).next_multiple_of(GROWTH_BYTES);
+                    reserved_bytes = (reserved_bytes / 2)
+                        .max(RESERVED_BYTES_MIN)
+                        .next_multiple_of(GROWTH_BYTES);
                 }
             }
         }
@@ -77,7 +93,11 @@ impl Image {
         // SAFETY: a range of our own mapping (invariant 1) that nobody uses yet (invariant 2) gains rights.
         unsafe {
             let start = self.base.as_ptr().add(*usable).cast();
-            mm::mprotect(start, want - *usable, MprotectFlags::READ | MprotectFlags::WRITE)?;
+            mm::mprotect(
+                start,
+                want - *usable,
+                MprotectFlags::READ | MprotectFlags::WRITE,
+            )?;
         }
         *usable = want;
         Ok(())
@@ -86,7 +106,10 @@ impl Image {
     fn check(&self, offset: u64, len: usize) -> usize {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let usable = *self.usable_bytes.lock();
-        assert!(start <= usable && len <= usable - start, "range outside of the usable part of the image");
+        assert!(
+            start <= usable && len <= usable - start,
+            "range outside of the usable part of the image"
+        );
         start
     }
 
@@ -97,7 +120,13 @@ impl Image {
     pub unsafe fn write(&self, offset: u64, bytes: &[u8]) {
         let start = self.check(offset, bytes.len());
         // SAFETY: usable (checked; invariant 2); the contract excludes concurrent access.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(start), bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.base.as_ptr().add(start),
+                bytes.len(),
+            )
+        };
     }
 
     /// Copies bytes out; the range is usable.
@@ -107,7 +136,13 @@ impl Image {
     pub unsafe fn read(&self, offset: u64, buffer: &mut [u8]) {
         let start = self.check(offset, buffer.len());
         // SAFETY: usable (checked; invariant 2); the contract covers concurrent stores.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr().add(start), buffer.as_mut_ptr(), buffer.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.base.as_ptr().add(start),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+            )
+        };
     }
 
     /// Makes a range read as zeros and gives whole pages back to the system.
@@ -119,13 +154,21 @@ impl Image {
         let end = start + len;
         // Whole pages of any supported size are dropped by the system, the edges are overwritten.
         let page_bytes = super::MAP_ALIGNMENT_BYTES as usize;
-        let (first, last) = (start.next_multiple_of(page_bytes), end / page_bytes * page_bytes);
+        let (first, last) = (
+            start.next_multiple_of(page_bytes),
+            end / page_bytes * page_bytes,
+        );
         // SAFETY: usable (checked; invariant 2) and private anonymous, so dropped pages come back as zeros.
         unsafe {
             let base = self.base.as_ptr();
             #[cfg(target_os = "linux")]
             if first < last
-                && mm::madvise(base.add(first).cast(), last - first, mm::Advice::LinuxDontNeed).is_ok()
+                && mm::madvise(
+                    base.add(first).cast(),
+                    last - first,
+                    mm::Advice::LinuxDontNeed,
+                )
+                .is_ok()
             {
                 std::ptr::write_bytes(base.add(start), 0, first - start);
                 std::ptr::write_bytes(base.add(last), 0, end - last);

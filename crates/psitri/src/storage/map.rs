@@ -18,8 +18,8 @@ const PAGE_BYTES: usize = 4096;
 
 /// Keeps a mapping alive.
 enum Owner {
-    File(FileMapping),
-    Image(#[allow(dead_code)] Arc<Image>), // held for its drop only
+    File { _held: FileMapping },
+    Image { _held: Arc<Image> },
 }
 
 /// A mapping of a real file, unmapped on drop.
@@ -34,10 +34,28 @@ unsafe impl Send for FileMapping {}
 unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
-    fn new(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> Result<Self, rustix::io::Errno> {
-        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    fn new(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> Result<Self, rustix::io::Errno> {
+        let protection = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
         // SAFETY: a null hint and no MAP_FIXED: the new mapping cannot replace memory that is in use (invariant 1).
-        let base = unsafe { mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, offset)? };
+        let base = unsafe {
+            mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                MapFlags::SHARED,
+                fd,
+                offset,
+            )?
+        };
         match NonNull::new(base.cast::<u8>()) {
             Some(base) => Ok(FileMapping { base, len }),
             None => Err(rustix::io::Errno::NOMEM),
@@ -68,14 +86,27 @@ unsafe impl Sync for ReadMap {}
 
 impl fmt::Debug for ReadMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadMap").field("file", &self.file).field("len", &self.len).finish()
+        f.debug_struct("ReadMap")
+            .field("file", &self.file)
+            .field("len", &self.len)
+            .finish()
     }
 }
 
 impl ReadMap {
     /// Maps `reserve_bytes`, or as much as can be had but at least `len_min`.
-    pub(super) fn of_file(fd: BorrowedFd<'_>, file: &str, reserve_bytes: u64, len_min: u64) -> Result<Self, StorageError> {
-        let round = |bytes: u64| bytes.max(1).checked_next_multiple_of(super::MAP_ALIGNMENT_BYTES).unwrap_or(bytes);
+    pub(super) fn of_file(
+        fd: BorrowedFd<'_>,
+        file: &str,
+        reserve_bytes: u64,
+        len_min: u64,
+    ) -> Result<Self, StorageError> {
+        let round = |bytes: u64| {
+            bytes
+                .max(1)
+                .checked_next_multiple_of(super::MAP_ALIGNMENT_BYTES)
+                .unwrap_or(bytes)
+        };
         let floor = round(len_min);
         let mut want = round(reserve_bytes).max(floor);
         loop {
@@ -89,18 +120,29 @@ impl ReadMap {
                         base: mapping.base,
                         len: mapping.len,
                         file: file.to_owned(),
-                        _owner: Owner::File(mapping),
+                        _owner: Owner::File { _held: mapping },
                     });
                 }
-                Err(error) if want == floor => return Err(StorageError::io("map_read", file, error)),
+                Err(error) if want == floor => {
+                    return Err(StorageError::io("map_read", file, error));
+                }
                 Err(_) => want = round(want / 2).max(floor),
             }
         }
     }
 
     pub(super) fn of_image(image: &Arc<Image>, file: &str, reserve_bytes: u64) -> Self {
-        let len = usize::try_from(reserve_bytes).unwrap_or(usize::MAX).min(image.reserved_bytes());
-        ReadMap { base: image.base(), len, file: file.to_owned(), _owner: Owner::Image(Arc::clone(image)) }
+        let len = usize::try_from(reserve_bytes)
+            .unwrap_or(usize::MAX)
+            .min(image.reserved_bytes());
+        ReadMap {
+            base: image.base(),
+            len,
+            file: file.to_owned(),
+            _owner: Owner::Image {
+                _held: Arc::clone(image),
+            },
+        }
     }
 
     /// Address of the file's first byte.
@@ -140,14 +182,25 @@ impl ReadMap {
     pub fn will_need(&self, offset: u64, len: u64) {
         if let Some((start, bytes)) = page_range(offset, len, self.len) {
             // SAFETY: inside the mapping (invariant 1); this advice does not change content.
-            let _ = unsafe { mm::madvise(self.base.as_ptr().add(start).cast(), bytes, Advice::WillNeed) };
+            let _ = unsafe {
+                mm::madvise(
+                    self.base.as_ptr().add(start).cast(),
+                    bytes,
+                    Advice::WillNeed,
+                )
+            };
         }
     }
 
     /// Keeps the pages of a range in memory once they have been read. The range lies below the file's length.
     pub fn lock(&self, offset: u64, len: u64) -> Result<(), StorageError> {
         let Some((start, bytes)) = page_range(offset, len, self.len) else {
-            return Err(StorageError::OutOfRange { file: self.file.clone(), offset, len, limit: self.len() });
+            return Err(StorageError::OutOfRange {
+                file: self.file.clone(),
+                offset,
+                len,
+                limit: self.len(),
+            });
         };
         // SAFETY: inside the mapping (invariant 1); locking does not change content.
         let locked = unsafe {
@@ -191,16 +244,30 @@ unsafe impl Sync for WriteMap {}
 
 impl fmt::Debug for WriteMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteMap").field("file", &self.file).field("len", &self.len).finish()
+        f.debug_struct("WriteMap")
+            .field("file", &self.file)
+            .field("len", &self.len)
+            .finish()
     }
 }
 
 impl WriteMap {
-    pub(super) fn of_file(fd: BorrowedFd<'_>, file: &str, offset: u64, len: u64) -> Result<Self, StorageError> {
-        let bytes = usize::try_from(len).map_err(|_| StorageError::io("map_write", file, rustix::io::Errno::NOMEM))?;
-        let mapping =
-            FileMapping::new(fd, offset, bytes, true).map_err(|error| StorageError::io("map_write", file, error))?;
-        Ok(WriteMap { base: mapping.base, len: bytes, file: file.to_owned(), _owner: Owner::File(mapping) })
+    pub(super) fn of_file(
+        fd: BorrowedFd<'_>,
+        file: &str,
+        offset: u64,
+        len: u64,
+    ) -> Result<Self, StorageError> {
+        let bytes = usize::try_from(len)
+            .map_err(|_| StorageError::io("map_write", file, rustix::io::Errno::NOMEM))?;
+        let mapping = FileMapping::new(fd, offset, bytes, true)
+            .map_err(|error| StorageError::io("map_write", file, error))?;
+        Ok(WriteMap {
+            base: mapping.base,
+            len: bytes,
+            file: file.to_owned(),
+            _owner: Owner::File { _held: mapping },
+        })
     }
 
     /// The range was checked against the file's length, which the image covers.
@@ -209,7 +276,14 @@ impl WriteMap {
         assert!(start + bytes <= image.reserved_bytes());
         // SAFETY: inside the image's reserved range (asserted).
         let base = unsafe { image.base().add(start) };
-        WriteMap { base, len: bytes, file: file.to_owned(), _owner: Owner::Image(Arc::clone(image)) }
+        WriteMap {
+            base,
+            len: bytes,
+            file: file.to_owned(),
+            _owner: Owner::Image {
+                _held: Arc::clone(image),
+            },
+        }
     }
 
     /// Address of the range's first byte.
@@ -239,22 +313,41 @@ impl WriteMap {
     #[inline]
     pub unsafe fn copy_in(&self, offset: u64, bytes: &[u8]) {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        assert!(start <= self.len && bytes.len() <= self.len - start, "store outside of the mapped range");
+        assert!(
+            start <= self.len && bytes.len() <= self.len - start,
+            "store outside of the mapped range"
+        );
         // SAFETY: inside the mapping (asserted; invariant 1); `bytes` is a Rust slice and so does not overlap a range that only
         // this mapping reaches; no concurrent access by this function's contract.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(start), bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.base.as_ptr().add(start),
+                bytes.len(),
+            )
+        };
     }
 
     /// Makes the pages of a range present and writable, so that later stores do not fault. Content stays as it is.
     pub fn populate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
         let Some((start, bytes)) = page_range(offset, len, self.len) else {
-            return Err(StorageError::OutOfRange { file: self.file.clone(), offset, len, limit: self.len() });
+            return Err(StorageError::OutOfRange {
+                file: self.file.clone(),
+                offset,
+                len,
+                limit: self.len(),
+            });
         };
         #[cfg(target_os = "linux")]
         {
             // SAFETY: inside the mapping (invariant 1); this advice keeps the content.
-            let advised =
-                unsafe { mm::madvise(self.base.as_ptr().add(start).cast(), bytes, Advice::LinuxPopulateWrite) };
+            let advised = unsafe {
+                mm::madvise(
+                    self.base.as_ptr().add(start).cast(),
+                    bytes,
+                    Advice::LinuxPopulateWrite,
+                )
+            };
             if advised.is_ok() {
                 return Ok(());
             }

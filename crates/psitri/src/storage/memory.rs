@@ -10,8 +10,8 @@
 //! nothing that outlives the process.
 #![allow(unsafe_code)] // copies to and from images
 use super::{
-    LockMode, OpenMode, ReadMap, Storage, StorageError, StorageFile, StorageLock, WriteMap, check_map_write,
-    image::Image,
+    LockMode, OpenMode, ReadMap, Storage, StorageError, StorageFile, StorageLock, WriteMap,
+    check_map_write, image::Image,
 };
 use crate::sync::Mutex;
 use std::{
@@ -57,22 +57,31 @@ impl MemoryStorage {
     /// An empty directory whose files may grow to `file_bytes_max` each, in addresses reserved when a file is created.
     #[must_use]
     pub fn with_file_bytes_max(file_bytes_max: u64) -> Self {
-        MemoryStorage { files: Mutex::new(BTreeMap::new()), locks: Arc::default(), file_bytes_max }
+        MemoryStorage {
+            files: Mutex::new(BTreeMap::new()),
+            locks: Arc::default(),
+            file_bytes_max,
+        }
     }
 }
 
 fn not_found(name: &str) -> StorageError {
-    StorageError::NotFound { file: name.to_owned() }
+    StorageError::NotFound {
+        file: name.to_owned(),
+    }
 }
 
 impl Storage for MemoryStorage {
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn StorageFile>, StorageError> {
         let mut files = self.files.lock();
         match (files.get(name), mode) {
-            (Some(_), OpenMode::Create) => Err(StorageError::AlreadyExists { file: name.to_owned() }),
+            (Some(_), OpenMode::Create) => Err(StorageError::AlreadyExists {
+                file: name.to_owned(),
+            }),
             (Some(file), _) => Ok(Arc::clone(file) as Arc<dyn StorageFile>),
             (None, OpenMode::Create) => {
-                let image = Image::new(self.file_bytes_max).map_err(|error| StorageError::io("open", name, error))?;
+                let image = Image::new(self.file_bytes_max)
+                    .map_err(|error| StorageError::io("open", name, error))?;
                 let file = Arc::new(MemoryFile {
                     name: name.to_owned(),
                     image: Arc::new(image),
@@ -94,7 +103,11 @@ impl Storage for MemoryStorage {
     }
 
     fn remove(&self, name: &str) -> Result<(), StorageError> {
-        self.files.lock().remove(name).map(drop).ok_or_else(|| not_found(name))
+        self.files
+            .lock()
+            .remove(name)
+            .map(drop)
+            .ok_or_else(|| not_found(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), StorageError> {
@@ -135,16 +148,25 @@ struct HeldLock {
 }
 
 impl LockTable {
-    pub fn take(table: &Arc<LockTable>, mode: LockMode, path: &str) -> Result<StorageLock, StorageError> {
+    pub fn take(
+        table: &Arc<LockTable>,
+        mode: LockMode,
+        path: &str,
+    ) -> Result<StorageLock, StorageError> {
         let mut holders = table.holders.lock();
         *holders = match (mode, *holders) {
             (LockMode::Exclusive, 0) => EXCLUSIVE,
             (LockMode::Shared, count) if count < EXCLUSIVE - 1 => count + 1,
             _ => {
-                return Err(StorageError::Locked { path: path.to_owned(), holder: Some(std::process::id()) });
+                return Err(StorageError::Locked {
+                    path: path.to_owned(),
+                    holder: Some(std::process::id()),
+                });
             }
         };
-        Ok(StorageLock::new(HeldLock { table: Arc::downgrade(table) }))
+        Ok(StorageLock::new(HeldLock {
+            table: Arc::downgrade(table),
+        }))
     }
 }
 
@@ -152,7 +174,11 @@ impl Drop for HeldLock {
     fn drop(&mut self) {
         if let Some(table) = self.table.upgrade() {
             let mut holders = table.holders.lock();
-            *holders = if *holders == EXCLUSIVE { 0 } else { holders.saturating_sub(1) };
+            *holders = if *holders == EXCLUSIVE {
+                0
+            } else {
+                holders.saturating_sub(1)
+            };
         }
     }
 }
@@ -167,11 +193,15 @@ pub(super) struct Shape {
 impl Shape {
     /// Counts the blocks that a range would add.
     pub fn missing_blocks(&self, offset: u64, len: u64) -> u64 {
-        block_range(offset, len).filter(|&block| !self.has(block)).count() as u64
+        block_range(offset, len)
+            .filter(|&block| !self.has(block))
+            .count() as u64
     }
 
     fn has(&self, block: u64) -> bool {
-        self.blocks.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1)
+        self.blocks
+            .get((block / 64) as usize)
+            .is_some_and(|word| word >> (block % 64) & 1 == 1)
     }
 
     pub fn add_blocks(&mut self, offset: u64, len: u64) {
@@ -193,7 +223,11 @@ impl Shape {
     }
 
     pub fn allocated_bytes(&self) -> u64 {
-        self.blocks.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() * BLOCK_BYTES
+        self.blocks
+            .iter()
+            .map(|word| u64::from(word.count_ones()))
+            .sum::<u64>()
+            * BLOCK_BYTES
     }
 }
 
@@ -214,12 +248,14 @@ impl MemoryFile {
     }
 
     fn end_of(&self, offset: u64, len: u64) -> Result<u64, StorageError> {
-        offset.checked_add(len).ok_or_else(|| StorageError::OutOfRange {
-            file: self.name.clone(),
-            offset,
-            len,
-            limit: self.image.reserved_bytes() as u64,
-        })
+        offset
+            .checked_add(len)
+            .ok_or_else(|| StorageError::OutOfRange {
+                file: self.name.clone(),
+                offset,
+                len,
+                limit: self.image.reserved_bytes() as u64,
+            })
     }
 }
 
@@ -291,7 +327,11 @@ impl StorageFile for MemoryFile {
     }
 
     fn map_read(&self, reserve_bytes: u64) -> Result<ReadMap, StorageError> {
-        Ok(ReadMap::of_image(&self.image, &self.name, reserve_bytes.max(self.len()?)))
+        Ok(ReadMap::of_image(
+            &self.image,
+            &self.name,
+            reserve_bytes.max(self.len()?),
+        ))
     }
 
     fn map_write(&self, offset: u64, len: u64) -> Result<WriteMap, StorageError> {

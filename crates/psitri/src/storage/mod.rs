@@ -103,16 +103,27 @@ pub enum StorageError {
 }
 
 fn holder_text(holder: Option<u32>) -> String {
-    holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+    holder.map_or_else(
+        || "another process".to_owned(),
+        |pid| format!("process {pid}"),
+    )
 }
 
 impl StorageError {
     pub(crate) fn io(operation: &'static str, file: &str, source: impl Into<io::Error>) -> Self {
         let source = source.into();
         match source.kind() {
-            io::ErrorKind::NotFound => StorageError::NotFound { file: file.to_owned() },
-            io::ErrorKind::AlreadyExists => StorageError::AlreadyExists { file: file.to_owned() },
-            _ => StorageError::Io { operation, file: file.to_owned(), source },
+            io::ErrorKind::NotFound => StorageError::NotFound {
+                file: file.to_owned(),
+            },
+            io::ErrorKind::AlreadyExists => StorageError::AlreadyExists {
+                file: file.to_owned(),
+            },
+            _ => StorageError::Io {
+                operation,
+                file: file.to_owned(),
+                source,
+            },
         }
     }
 
@@ -121,7 +132,10 @@ impl StorageError {
     pub fn is_out_of_space(&self) -> bool {
         match self {
             StorageError::Io { source, .. } => {
-                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+                matches!(
+                    source.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                )
             }
             _ => false,
         }
@@ -135,7 +149,9 @@ pub struct StorageLock {
 
 impl StorageLock {
     pub(crate) fn new(held: impl Any + Send + Sync) -> Self {
-        StorageLock { _held: Box::new(held) }
+        StorageLock {
+            _held: Box::new(held),
+        }
     }
 }
 
@@ -203,7 +219,12 @@ fn check_map_write(file: &str, offset: u64, len: u64, file_len: u64) -> Result<(
     let end = offset.checked_add(len);
     let inside = end.is_some_and(|end| end <= file_len);
     if len == 0 || !inside || offset % MAP_ALIGNMENT_BYTES != 0 || usize::try_from(len).is_err() {
-        return Err(StorageError::OutOfRange { file: file.to_owned(), offset, len, limit: file_len });
+        return Err(StorageError::OutOfRange {
+            file: file.to_owned(),
+            offset,
+            len,
+            limit: file_len,
+        });
     }
     Ok(())
 }

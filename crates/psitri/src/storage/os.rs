@@ -9,8 +9,8 @@
 //!
 //! Failure modes: errors of the system, with the operation and the file's path.
 use super::{
-    LOCK_FILE_NAME, LockMode, OpenMode, ReadMap, Storage, StorageError, StorageFile, StorageLock, WriteMap,
-    check_map_write,
+    LOCK_FILE_NAME, LockMode, OpenMode, ReadMap, Storage, StorageError, StorageFile, StorageLock,
+    WriteMap, check_map_write,
 };
 use rustix::{
     fs::{self, FallocateFlags, FlockOperation},
@@ -52,9 +52,14 @@ impl OsStorage {
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, StorageError> {
         let dir = dir.as_ref().to_owned();
         let shown = dir.display().to_string();
-        let meta = std::fs::metadata(&dir).map_err(|error| StorageError::io("open", &shown, error))?;
+        let meta =
+            std::fs::metadata(&dir).map_err(|error| StorageError::io("open", &shown, error))?;
         if !meta.is_dir() {
-            return Err(StorageError::io("open", &shown, io::Error::from(io::ErrorKind::NotADirectory)));
+            return Err(StorageError::io(
+                "open",
+                &shown,
+                io::Error::from(io::ErrorKind::NotADirectory),
+            ));
         }
         Ok(OsStorage { dir })
     }
@@ -66,8 +71,13 @@ impl OsStorage {
         let wrap = |error: io::Error| StorageError::io("create", &shown, error);
         if !dir.is_dir() {
             std::fs::create_dir_all(dir).map_err(wrap)?;
-            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(parent).and_then(|parent| parent.sync_all()).map_err(wrap)?;
+            let parent = dir
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
+            File::open(parent)
+                .and_then(|parent| parent.sync_all())
+                .map_err(wrap)?;
         }
         OsStorage::open(dir)
     }
@@ -79,7 +89,8 @@ impl OsStorage {
     }
 
     fn join(&self, name: &str) -> Result<PathBuf, StorageError> {
-        let plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0']);
+        let plain =
+            !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0']);
         if !plain {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name");
             return Err(StorageError::io("open", name, error));
@@ -99,13 +110,20 @@ impl Storage for OsStorage {
             OpenMode::ReadWrite => drop(options.write(true)),
             OpenMode::Create => drop(options.write(true).create_new(true)),
         }
-        let file = options.open(&path).map_err(|error| StorageError::io("open", &shown, error))?;
-        Ok(Arc::new(OsFile { file, name: name.to_owned(), shown }))
+        let file = options
+            .open(&path)
+            .map_err(|error| StorageError::io("open", &shown, error))?;
+        Ok(Arc::new(OsFile {
+            file,
+            name: name.to_owned(),
+            shown,
+        }))
     }
 
     fn exists(&self, name: &str) -> Result<bool, StorageError> {
         let path = self.join(name)?;
-        path.try_exists().map_err(|error| StorageError::io("exists", &path.display().to_string(), error))
+        path.try_exists()
+            .map_err(|error| StorageError::io("exists", &path.display().to_string(), error))
     }
 
     fn list(&self) -> Result<Vec<String>, StorageError> {
@@ -125,12 +143,14 @@ impl Storage for OsStorage {
 
     fn remove(&self, name: &str) -> Result<(), StorageError> {
         let path = self.join(name)?;
-        std::fs::remove_file(&path).map_err(|error| StorageError::io("remove", &path.display().to_string(), error))
+        std::fs::remove_file(&path)
+            .map_err(|error| StorageError::io("remove", &path.display().to_string(), error))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), StorageError> {
         let (from, to) = (self.join(from)?, self.join(to)?);
-        std::fs::rename(&from, to).map_err(|error| StorageError::io("rename", &from.display().to_string(), error))
+        std::fs::rename(&from, to)
+            .map_err(|error| StorageError::io("rename", &from.display().to_string(), error))
     }
 
     fn sync_dir(&self) -> Result<(), StorageError> {
@@ -143,7 +163,12 @@ impl Storage for OsStorage {
         let path = self.dir.join(LOCK_FILE_NAME);
         let shown = path.display().to_string();
         let wrap = |error: io::Error| StorageError::io("lock", &shown, error);
-        let writable = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let writable = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path);
         let mut file = match (writable, mode) {
             (Ok(file), _) => file,
             // A reader of a directory that it may not write to can lock what is there.
@@ -158,8 +183,14 @@ impl Storage for OsStorage {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let mut text = String::new();
-                let holder = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                return Err(StorageError::Locked { path: self.describe(), holder });
+                let holder = file
+                    .read_to_string(&mut text)
+                    .ok()
+                    .and_then(|_| text.trim().parse().ok());
+                return Err(StorageError::Locked {
+                    path: self.describe(),
+                    holder,
+                });
             }
             Err(error) => return Err(wrap(error.into())),
         }
@@ -215,7 +246,8 @@ impl OsFile {
     /// Reserves blocks past the end by writing zeros, for file systems without fallocate. Existing bytes stay.
     fn allocate_by_writing(&self, offset: u64, end: u64) -> Result<(), StorageError> {
         let mut at = self.len()?.max(offset);
-        let zeros = vec![0; usize::try_from(ZERO_CHUNK_BYTES.min(end.saturating_sub(at))).unwrap_or(0)];
+        let zeros =
+            vec![0; usize::try_from(ZERO_CHUNK_BYTES.min(end.saturating_sub(at))).unwrap_or(0)];
         while at < end {
             let chunk = (end - at).min(zeros.len() as u64);
             self.write_at(&zeros[..chunk as usize], at)?;
@@ -244,11 +276,18 @@ impl StorageFile for OsFile {
             return Ok(());
         }
         let Some(end) = offset.checked_add(len) else {
-            return Err(StorageError::OutOfRange { file: self.shown.clone(), offset, len, limit: u64::MAX });
+            return Err(StorageError::OutOfRange {
+                file: self.shown.clone(),
+                offset,
+                len,
+                limit: u64::MAX,
+            });
         };
         match retry(|| fs::fallocate(&self.file, FallocateFlags::empty(), offset, len)) {
             Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.allocate_by_writing(offset, end)?,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.allocate_by_writing(offset, end)?
+            }
             Err(error) => return Err(self.wrap("allocate")(error)),
         }
         if self.len()? < end {
@@ -259,11 +298,15 @@ impl StorageFile for OsFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), StorageError> {
-        self.file.read_exact_at(buffer, offset).map_err(|error| StorageError::io("read_at", &self.shown, error))
+        self.file
+            .read_exact_at(buffer, offset)
+            .map_err(|error| StorageError::io("read_at", &self.shown, error))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), StorageError> {
-        self.file.write_all_at(bytes, offset).map_err(|error| StorageError::io("write_at", &self.shown, error))
+        self.file
+            .write_all_at(bytes, offset)
+            .map_err(|error| StorageError::io("write_at", &self.shown, error))
     }
 
     fn sync_data(&self) -> Result<(), StorageError> {
@@ -286,7 +329,11 @@ impl StorageFile for OsFile {
         #[cfg(not(target_os = "linux"))]
         {
             let _ = offset;
-            Err(StorageError::io("punch_hole", &self.shown, io::Error::from(io::ErrorKind::Unsupported)))
+            Err(StorageError::io(
+                "punch_hole",
+                &self.shown,
+                io::Error::from(io::ErrorKind::Unsupported),
+            ))
         }
     }
 
