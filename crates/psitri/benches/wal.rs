@@ -27,15 +27,17 @@ fn append(bencher: Bencher<'_, '_>, storage: Arc<dyn Storage>, payload_bytes: us
     let payload = vec![7; payload_bytes];
     let mut csn = 0;
     // One iteration is a thousand records: a single one is near the resolution of the clock.
-    bencher.counter(BytesCount::new(payload_bytes * RECORDS_PER_ROUND)).bench_local(|| {
-        for _ in 0..RECORDS_PER_ROUND {
-            csn += 1;
-            divan::black_box(wal.append(csn, 1, &payload).unwrap());
-        }
-        if csn.is_multiple_of(100 * RECORDS_PER_ROUND as u64) {
-            maintain(&wal);
-        }
-    });
+    bencher
+        .counter(BytesCount::new(payload_bytes * RECORDS_PER_ROUND))
+        .bench_local(|| {
+            for _ in 0..RECORDS_PER_ROUND {
+                csn += 1;
+                divan::black_box(wal.append(csn, 1, &payload).unwrap());
+            }
+            if csn.is_multiple_of(100 * RECORDS_PER_ROUND as u64) {
+                maintain(&wal);
+            }
+        });
 }
 
 #[divan::bench(args = [PAYLOAD_BYTES, 600])]
@@ -46,7 +48,11 @@ fn append_1000_memory(bencher: Bencher<'_, '_>, payload_bytes: usize) {
 #[divan::bench(args = [PAYLOAD_BYTES, 600])]
 fn append_1000_disk(bencher: Bencher<'_, '_>, payload_bytes: usize) {
     let dir = tempfile::tempdir().unwrap();
-    append(bencher, Arc::new(OsStorage::open(dir.path()).unwrap()), payload_bytes);
+    append(
+        bencher,
+        Arc::new(OsStorage::open(dir.path()).unwrap()),
+        payload_bytes,
+    );
 }
 
 /// The appender alone: every page has been touched, no segment ends within the measurement.
@@ -55,8 +61,15 @@ fn append_1000_touched(bencher: Bencher<'_, '_>, payload_bytes: usize) {
     let payload = vec![7; payload_bytes];
     bencher
         .with_inputs(|| {
-            let options = WalOptions { segment_bytes: 1 << 20, ..WalOptions::default() };
-            let mut wal = Wal::create(Arc::new(MemoryStorage::with_file_bytes_max(1 << 20)), options).unwrap();
+            let options = WalOptions {
+                segment_bytes: 1 << 20,
+                ..WalOptions::default()
+            };
+            let mut wal = Wal::create(
+                Arc::new(MemoryStorage::with_file_bytes_max(1 << 20)),
+                options,
+            )
+            .unwrap();
             wal.shared().prepare_spare().unwrap();
             // Fill the untouched first segment.
             wal.append(1, 1, &vec![0; (1 << 20) - 4096 - 24]).unwrap();
@@ -74,7 +87,14 @@ fn append_1000_touched(bencher: Bencher<'_, '_>, payload_bytes: usize) {
 fn append_and_flush_disk(bencher: Bencher<'_, '_>) {
     let dir = tempfile::tempdir().unwrap();
     let storage = Arc::new(OsStorage::open(dir.path()).unwrap());
-    let mut wal = Wal::create(storage, WalOptions { populate: false, ..WalOptions::default() }).unwrap();
+    let mut wal = Wal::create(
+        storage,
+        WalOptions {
+            populate: false,
+            ..WalOptions::default()
+        },
+    )
+    .unwrap();
     let payload = [7; PAYLOAD_BYTES];
     bencher.bench_local(|| {
         let place = wal.append(1, 1, &payload).unwrap();
