@@ -12,7 +12,7 @@
 use super::{
     WalError, WalOptions, WalShared,
     record::{self, FRAGMENT_BYTES_MIN, HEADER_BYTES, Kind, padded_bytes},
-    replay::{ReplayEnd, replay},
+    replay::replay,
     segment::Segment,
 };
 use crate::storage::Storage;
@@ -129,6 +129,7 @@ impl Wal {
         let (head, mut rest) = payload.split_at(here.min(payload.len()));
         let segment_payload = self.shared.segment_capacity() as usize - HEADER_BYTES;
         let count = rest.len().div_ceil(segment_payload).max(1);
+        let record_lsn = self.end_lsn;
         // Invariant 2: from here on nothing can fail.
         let files = self.shared.take_files(count)?;
         let mut started = !head.is_empty();
@@ -136,7 +137,7 @@ impl Wal {
             self.store(Kind::First, csn, op_count, head);
         }
         for file in files {
-            self.current = self.shared.begin_segment(file, self.end_lsn);
+            self.current = self.shared.begin_segment(file, self.end_lsn, record_lsn);
             self.limit_lsn = self.current.limit_lsn();
             let capacity = (self.limit_lsn - self.end_lsn) as usize - HEADER_BYTES;
             let (part, after) = rest.split_at(rest.len().min(capacity));

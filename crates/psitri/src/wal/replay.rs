@@ -235,7 +235,10 @@ impl Reader {
         let limit = candidate.data_bytes.min(to_next);
         let begin = self.lsn - start_lsn;
         let mut bytes = vec![0; usize::try_from(limit.saturating_sub(begin)).unwrap_or(0)];
-        candidate.file.read_at(&mut bytes, DATA_OFFSET + begin)?;
+        if !bytes.is_empty() {
+            // A file whose length was not durable may be shorter than its header page.
+            candidate.file.read_at(&mut bytes, DATA_OFFSET + begin)?;
+        }
         let mut at = 0;
         loop {
             let offset = begin + at as u64;

@@ -15,7 +15,7 @@
 use super::{
     ReplayEnd, Wal, WalError, WalOptions, WalShared,
     replay::Link,
-    segment::{DATA_OFFSET, Segment, SegmentFile, file_name},
+    segment::{DATA_OFFSET, Segment, SegmentFile, SegmentHeader, file_name},
     shared::{Continuation, nonce},
 };
 use crate::{
@@ -67,8 +67,14 @@ impl Wal {
             options.segment_bytes,
             true,
         )?);
-        let nonce = nonce(nonce_seed, sequence);
-        let tail = Segment::begin(Arc::clone(&file), sequence, end.end_lsn, nonce, end.end_lsn);
+        let header = SegmentHeader {
+            sequence,
+            start_lsn: end.end_lsn,
+            nonce: nonce(nonce_seed, sequence),
+            durable_lsn: end.end_lsn,
+            file_bytes: file.bytes(),
+        };
+        let tail = Segment::begin(Arc::clone(&file), header, end.end_lsn);
         if let Err(error) = file.file.sync_data() {
             // A header of unknown state must not stay behind under a name; the next opening would have to cope with it anyway.
             let _ = storage.remove(&file_name(id));
@@ -87,6 +93,7 @@ impl Wal {
                 mapped: None,
                 name: link.name,
                 start_lsn: link.header.start_lsn,
+                whole_lsn: link.header.start_lsn,
                 nonce: link.header.nonce,
                 file_bytes: link.header.file_bytes,
                 header_durable: AtomicBool::new(true),
@@ -115,7 +122,7 @@ fn secure(storage: &dyn Storage, link: &Link, end: &ReplayEnd) -> Result<(), Wal
     let file_bytes = file.len()?;
     let place = |lsn: u64| (DATA_OFFSET + lsn.saturating_sub(start)).min(file_bytes);
     let unproven = place(end.proven_lsn.min(end.end_lsn))..place(end.end_lsn);
-    for range in [0..DATA_OFFSET, unproven] {
+    for range in [0..DATA_OFFSET.min(file_bytes), unproven] {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         file.read_at(&mut bytes, range.start)?;
         file.write_at(&bytes, range.start)?;

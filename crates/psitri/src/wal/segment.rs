@@ -6,6 +6,8 @@
 //! Invariants:
 //! 1. Header and marks lie in one 512-byte sector each, so a power loss leaves the old or the new one.
 //! 2. Two marks are written in turn, each self-checking and bound to the nonce: a torn one leaves the other.
+//! 3. A mark is the end of a record. A flushed piece of a record whose rest is lost proves nothing: the log ends before that record and
+//!    goes on from there with another.
 //!
 //! Failure modes: a header that is not valid makes the file no part of the log; a newer version is an error.
 #![allow(unsafe_code)] // stores through the mapping
@@ -221,6 +223,8 @@ pub(super) struct Segment {
     pub mapped: Option<Arc<SegmentFile>>,
     pub name: String,
     pub start_lsn: u64,
+    /// Start of the record that runs on into this segment, or `start_lsn`: what is whole without this segment.
+    pub whole_lsn: u64,
     pub nonce: u64,
     pub file_bytes: u64,
     pub header_durable: AtomicBool,
@@ -228,22 +232,15 @@ pub(super) struct Segment {
 
 impl Segment {
     /// Gives a spare file its place in the chain. The caller is the only one who knows the file.
-    pub fn begin(
-        file: Arc<SegmentFile>,
-        sequence: u64,
-        start_lsn: u64,
-        nonce: u64,
-        durable_lsn: u64,
-    ) -> Segment {
-        debug_assert!(start_lsn % ALIGNMENT_BYTES == 0 && durable_lsn <= start_lsn);
-        let file_bytes = file.bytes();
-        let header = SegmentHeader {
-            sequence,
+    pub fn begin(file: Arc<SegmentFile>, header: SegmentHeader, whole_lsn: u64) -> Segment {
+        let SegmentHeader {
             start_lsn,
             nonce,
-            durable_lsn,
             file_bytes,
-        };
+            ..
+        } = header;
+        debug_assert!(start_lsn % ALIGNMENT_BYTES == 0 && file_bytes == file.bytes());
+        debug_assert!(header.durable_lsn <= whole_lsn && whole_lsn <= start_lsn);
         // SAFETY: a spare's pages are touched by nobody else (populating them does not change content).
         unsafe {
             file.map
@@ -255,6 +252,7 @@ impl Segment {
             name: file.file.name().to_owned(),
             mapped: Some(file),
             start_lsn,
+            whole_lsn,
             nonce,
             file_bytes,
             header_durable: AtomicBool::new(false),

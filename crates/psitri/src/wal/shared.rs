@@ -6,7 +6,7 @@
 //! Invariants:
 //! 1. `table.live` is the chain (oldest first), never empty; its last segment is the one being appended to. A segment joins before
 //!    `appended` says that it has bytes.
-//! 2. `durable` <= `appended`; everything below `durable` was covered by a successful flush of its segment, and every segment below
+//! 2. `durable` <= `appended`, both ends of records; everything below `durable` was covered by a successful flush of its segment, and every segment below
 //!    it has a durable name.
 //! 3. Only the holder of `flushing` flushes, stores marks and takes segments out of the chain; so a mark never hits a file that has
 //!    begun another life.
@@ -16,7 +16,7 @@
 //! reported and changes nothing.
 use super::{
     GroupCommit, WalError, WalOptions, mix,
-    segment::{DATA_OFFSET, Segment, SegmentFile},
+    segment::{DATA_OFFSET, Segment, SegmentFile, SegmentHeader},
 };
 use crate::{
     storage::{Storage, StorageError},
@@ -121,7 +121,7 @@ impl WalShared {
     }
 
     /// Makes everything below `upto_lsn` durable that has been appended (`u64::MAX`: all of it) and returns the durable LSN. Does
-    /// nothing when that is so already.
+    /// nothing when that is so already. `upto_lsn` is the end of a record.
     pub fn flush(&self, upto_lsn: u64) -> Result<u64, WalError> {
         self.flush_below(upto_lsn)
             .map_err(|cause| WalError::Poisoned { cause })
@@ -129,8 +129,13 @@ impl WalShared {
 
     /// Flushes the segments that take no more records, so that a durable commit has only the current one to wait for.
     pub fn flush_full_segments(&self) -> Result<(), WalError> {
-        let start_of_current = self.current_start();
-        self.flush(start_of_current).map(drop)
+        let whole_lsn = self
+            .table
+            .lock()
+            .live
+            .back()
+            .map_or(0, |segment| segment.whole_lsn);
+        self.flush(whole_lsn).map(drop)
     }
 
     /// The first failure of a flush, if there was one.
@@ -149,7 +154,7 @@ impl WalShared {
         let unready = |spare: &Arc<SegmentFile>| {
             self.options.populate && !spare.populated.load(Ordering::Relaxed)
         };
-        let current = table.live.back().map_or(0, |segment| segment.start_lsn);
+        let current = table.live.back().map_or(0, |segment| segment.whole_lsn);
         table.spares.len() < self.options.spares_max
             || table.spares.iter().any(unready)
             || self.durable_lsn() < current
@@ -288,32 +293,30 @@ impl WalShared {
         Ok(files)
     }
 
-    /// The next segment of the chain, which begins at `start_lsn`; it becomes the current one.
-    pub(super) fn begin_segment(&self, file: Arc<SegmentFile>, start_lsn: u64) -> Arc<Segment> {
+    /// The next segment of the chain, which begins at `start_lsn`, inside of the record that begins at `whole_lsn`; it becomes the
+    /// current one.
+    pub(super) fn begin_segment(
+        &self,
+        file: Arc<SegmentFile>,
+        start_lsn: u64,
+        whole_lsn: u64,
+    ) -> Arc<Segment> {
         let mut table = self.table.lock();
         let sequence = table.sequence_next;
         table.sequence_next += 1;
-        let nonce = nonce(table.nonce_seed, sequence);
-        let segment = Arc::new(Segment::begin(
-            file,
+        let header = SegmentHeader {
             sequence,
             start_lsn,
-            nonce,
-            self.durable_lsn(),
-        ));
+            nonce: nonce(table.nonce_seed, sequence),
+            durable_lsn: self.durable_lsn(),
+            file_bytes: file.bytes(),
+        };
+        let segment = Arc::new(Segment::begin(file, header, whole_lsn));
         table.live.push_back(Arc::clone(&segment));
         segment
     }
 
     // ---- inside
-
-    fn current_start(&self) -> u64 {
-        self.table
-            .lock()
-            .live
-            .back()
-            .map_or(0, |segment| segment.start_lsn)
-    }
 
     fn take_id(&self) -> u32 {
         let mut table = self.table.lock();
@@ -396,21 +399,22 @@ impl WalShared {
         }
         let segments: Vec<_> = self.table.lock().live.iter().cloned().collect();
         for (at, segment) in segments.iter().enumerate() {
-            let end = segments
-                .get(at + 1)
-                .map_or(appended, |next| next.start_lsn)
-                .min(appended);
+            let next = segments.get(at + 1);
+            let end = next.map_or(appended, |next| next.start_lsn);
             if end <= durable || segment.start_lsn >= target {
                 continue;
             }
             self.sync_segment(segment)
                 .map_err(|error| self.set_poison_cause(error))?;
-            durable = end;
-            self.durable.store(durable, Ordering::Release);
             *flushes += 1;
-            segment.mark_durable(durable, *flushes);
+            // Only whole records count (marks must be ends of records).
+            let whole = next.map_or(appended, |next| next.whole_lsn).min(appended);
+            if whole > durable {
+                durable = whole;
+                self.durable.store(durable, Ordering::Release);
+                segment.mark_durable(durable, *flushes);
+            }
         }
-        debug_assert!(durable >= target);
         Ok(durable)
     }
 }
