@@ -1,1 +1,137 @@
+//! The write-ahead log: one stream of logical records for all keyspaces, in preallocated, mapped, recycled segments.
+//!
+//! A commit copies its record into the mapping of the current segment, without a system call: the kernel owns the pages, so the
+//! record survives the end of the process at once, and a power loss after [`WalShared::wait_durable`]. The bytes on disk are
+//! described in `docs/format-wal.md`.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `record` | fragment of a record: header, checksum |
+//! | `segment` | file of the log: header, durable marks |
+//! | `appender` | [`Wal`]: puts records at the end |
+//! | `shared` | [`WalShared`]: flush, spares, release |
+//! | `group` | [`GroupCommit`]: one flush for many waiters |
+//! | `replay` | reads the log back and finds its end |
+//! | `resume` | continues a log after replay |
+//! | `ops` | what the engine puts into a record |
+//!
+//! Words: LSN = position in the stream of records, in bytes since the log began, without segment headers; always a multiple of 8.
+//!
+//! Thread safety: one appender (`&mut Wal`); everything in [`WalShared`] from any thread.
+//!
+//! Invariants of the log as a whole:
+//! 1. Segments form a chain: each starts at the LSN where its predecessor stopped, and has a higher sequence number.
+//! 2. A durable mark never exceeds what was durable when it was stored, so it proves that the log once reached that LSN.
+//! 3. A segment is reused or removed only when it lies wholly below a durable checkpoint and its successor's header is durable.
+//! 4. What follows a torn tail is removed, durably, before anything new is written, so that old records cannot join the new log.
+mod appender;
+mod group;
+pub mod ops;
+mod record;
+mod replay;
+mod resume;
+mod segment;
+mod shared;
 
+pub use appender::{Appended, Wal};
+pub use group::GroupCommit;
+pub use replay::{Record, ReplayEnd, replay};
+pub use shared::WalShared;
+
+use crate::storage::{MAP_ALIGNMENT_BYTES, StorageError};
+use std::{error::Error, sync::Arc};
+
+/// How a log is laid out. May change from one opening to the next.
+#[derive(Clone, Debug)]
+pub struct WalOptions {
+    /// Size of a segment file: a multiple of 16 KiB, from 16 KiB to 1 GiB.
+    pub segment_bytes: u64,
+    /// Segments kept ready beside those in use.
+    pub spares_max: usize,
+    /// Touch spare segments ahead of the writer. Good for commits that are not flushed one by one; where each commit is flushed the
+    /// touched pages would be written once more for nothing.
+    pub populate: bool,
+    /// Seed of the nonces that tell a recycled segment's records from new ones; `None`: from the system. For repeatable tests.
+    pub nonce_seed: Option<u64>,
+}
+
+impl Default for WalOptions {
+    fn default() -> Self {
+        WalOptions {
+            segment_bytes: 16 * 1024 * 1024,
+            spares_max: 2,
+            populate: true,
+            nonce_seed: None,
+        }
+    }
+}
+
+/// Largest segment.
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+impl WalOptions {
+    fn check(&self) -> Result<(), WalError> {
+        let bytes = self.segment_bytes;
+        if bytes == 0 || bytes % MAP_ALIGNMENT_BYTES != 0 || bytes > SEGMENT_BYTES_MAX {
+            return Err(WalError::InvalidOption {
+                what: "segment_bytes must be a multiple of 16 KiB, up to 1 GiB",
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What can go wrong with the log.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WalError {
+    /// A file operation failed; the log is as it was.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// Bytes that were durable are not what was written.
+    #[error(
+        "log segment {file} is damaged at byte {offset}: {what}; restore a backup or the missing file"
+    )]
+    Corrupted {
+        /// Segment.
+        file: String,
+        /// Byte in the file.
+        offset: u64,
+        /// What was found.
+        what: &'static str,
+    },
+    /// The log was written by a newer release.
+    #[error(
+        "log segment {file} has format version {found}, this release reads up to {supported}; use a newer release"
+    )]
+    UnsupportedVersion {
+        /// Segment.
+        file: String,
+        /// Its version.
+        found: u32,
+        /// The newest version known here.
+        supported: u32,
+    },
+    /// A flush failed earlier; what is on disk is unknown, so nothing more is accepted.
+    #[error("the log takes no more writes because a flush failed: {cause}; reopen the database")]
+    Poisoned {
+        /// The first failure.
+        cause: Arc<StorageError>,
+    },
+    /// An option has a value that cannot be honoured.
+    #[error("invalid log option: {what}")]
+    InvalidOption {
+        /// Which and why.
+        what: &'static str,
+    },
+    /// The caller's own error, passed through by [`replay`].
+    #[error("replay was stopped: {0}")]
+    Visitor(Box<dyn Error + Send + Sync>),
+}
+
+/// Spreads the bits of a number over the whole word (the finaliser of SplitMix64).
+const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

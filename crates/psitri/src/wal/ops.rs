@@ -1,0 +1,438 @@
+//! Operations: what a record's payload says.
+//!
+//! Each operation is a tag byte and its fields; lengths and ids are variable-length integers of 7 bits a byte, low bits first. The
+//! keyspace is written only when it differs from that of the operation before. `docs/format-wal.md` has the byte boxes.
+//!
+//! Thread safety: plain data.
+//!
+//! Failure modes: any bytes give operations or an error, never a panic: they may come from a damaged file with a lucky checksum.
+use std::fmt;
+
+/// Longest key that is accepted.
+const KEY_BYTES_MAX: u64 = 65_536;
+/// Longest value.
+const VALUE_BYTES_MAX: u64 = u32::MAX as u64;
+/// Bytes of the address of a value that is stored outside of the log.
+pub const POINTER_BYTES: usize = 24;
+
+const KIND_MASK: u8 = 0x0f;
+/// `DeleteRange`: there is an upper bound.
+const FLAG_HAS_HIGH: u8 = 0x40;
+/// The keyspace is that of the operation before.
+const FLAG_SAME_KEYSPACE: u8 = 0x80;
+
+const PUT: u8 = 1;
+const PUT_LARGE: u8 = 2;
+const DELETE: u8 = 3;
+const DELETE_RANGE: u8 = 4;
+const CREATE_KEYSPACE: u8 = 5;
+const DROP_KEYSPACE: u8 = 6;
+const RENAME_KEYSPACE: u8 = 7;
+
+/// One logged operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the fields are what their names say
+pub enum Op<'a> {
+    /// Sets a value.
+    Put {
+        keyspace: u32,
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    /// Sets a value that lies in the data file.
+    PutLarge {
+        keyspace: u32,
+        key: &'a [u8],
+        pointer: [u8; POINTER_BYTES],
+    },
+    /// Removes a key.
+    Delete { keyspace: u32, key: &'a [u8] },
+    /// Removes the keys from `lo` to below `hi`, or to the end.
+    DeleteRange {
+        keyspace: u32,
+        lo: &'a [u8],
+        hi: Option<&'a [u8]>,
+    },
+    /// Names a new keyspace.
+    CreateKeyspace { id: u32, name: &'a [u8] },
+    /// Removes a keyspace and its keys.
+    DropKeyspace { id: u32 },
+    /// Gives a keyspace another name.
+    RenameKeyspace { id: u32, name: &'a [u8] },
+}
+
+/// Collects the operations of a transaction; reused from one to the next.
+///
+/// ```
+/// use psitri::wal::ops::{Op, OpsBuilder, OpsIter};
+/// let mut ops = OpsBuilder::new();
+/// ops.put(1, b"key", b"value");
+/// let read: Vec<_> = OpsIter::new(ops.payload(), ops.op_count()).collect::<Result<_, _>>()?;
+/// assert_eq!(read, [Op::Put { keyspace: 1, key: b"key", value: b"value" }]);
+/// # Ok::<(), psitri::wal::ops::OpsError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct OpsBuilder {
+    bytes: Vec<u8>,
+    op_count: u32,
+    keyspace: Option<u32>,
+}
+
+/// A place in a builder to come back to.
+#[derive(Clone, Copy, Debug)]
+pub struct OpsMark {
+    bytes: usize,
+    op_count: u32,
+    keyspace: Option<u32>,
+}
+
+impl OpsBuilder {
+    /// An empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        OpsBuilder::default()
+    }
+
+    /// Forgets all operations and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.op_count = 0;
+        self.keyspace = None;
+    }
+
+    /// Number of operations.
+    #[must_use]
+    pub fn op_count(&self) -> u32 {
+        self.op_count
+    }
+
+    /// True when no further operation can be counted; the caller refuses it.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.op_count == u32::MAX
+    }
+
+    /// The encoded operations.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Length of the payload.
+    #[must_use]
+    pub fn bytes_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// True when there is no operation.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.op_count == 0
+    }
+
+    /// The current end, for [`OpsBuilder::rewind`].
+    #[must_use]
+    pub fn mark(&self) -> OpsMark {
+        OpsMark {
+            bytes: self.bytes.len(),
+            op_count: self.op_count,
+            keyspace: self.keyspace,
+        }
+    }
+
+    /// Drops everything since the mark, which was made here and not before a `clear`.
+    pub fn rewind(&mut self, mark: OpsMark) {
+        debug_assert!(mark.bytes <= self.bytes.len() && mark.op_count <= self.op_count);
+        self.bytes.truncate(mark.bytes);
+        self.op_count = mark.op_count;
+        self.keyspace = mark.keyspace;
+    }
+
+    /// Adds [`Op::Put`].
+    #[inline]
+    pub fn put(&mut self, keyspace: u32, key: &[u8], value: &[u8]) {
+        self.bytes.reserve(key.len() + value.len() + 24);
+        self.begin(PUT, keyspace);
+        self.field(key);
+        self.field(value);
+    }
+
+    /// Adds [`Op::PutLarge`].
+    pub fn put_large(&mut self, keyspace: u32, key: &[u8], pointer: &[u8; POINTER_BYTES]) {
+        self.begin(PUT_LARGE, keyspace);
+        self.field(key);
+        self.bytes.extend_from_slice(pointer);
+    }
+
+    /// Adds [`Op::Delete`].
+    #[inline]
+    pub fn delete(&mut self, keyspace: u32, key: &[u8]) {
+        self.begin(DELETE, keyspace);
+        self.field(key);
+    }
+
+    /// Adds [`Op::DeleteRange`].
+    pub fn delete_range(&mut self, keyspace: u32, lo: &[u8], hi: Option<&[u8]>) {
+        self.begin(
+            DELETE_RANGE | if hi.is_some() { FLAG_HAS_HIGH } else { 0 },
+            keyspace,
+        );
+        self.field(lo);
+        if let Some(hi) = hi {
+            self.field(hi);
+        }
+    }
+
+    /// Adds [`Op::CreateKeyspace`].
+    pub fn create_keyspace(&mut self, id: u32, name: &[u8]) {
+        self.begin_on_keyspace(CREATE_KEYSPACE, id);
+        self.field(name);
+    }
+
+    /// Adds [`Op::DropKeyspace`].
+    pub fn drop_keyspace(&mut self, id: u32) {
+        self.begin_on_keyspace(DROP_KEYSPACE, id);
+    }
+
+    /// Adds [`Op::RenameKeyspace`].
+    pub fn rename_keyspace(&mut self, id: u32, name: &[u8]) {
+        self.begin_on_keyspace(RENAME_KEYSPACE, id);
+        self.field(name);
+    }
+
+    /// Adds any operation.
+    pub fn push(&mut self, op: Op<'_>) {
+        match op {
+            Op::Put {
+                keyspace,
+                key,
+                value,
+            } => self.put(keyspace, key, value),
+            Op::PutLarge {
+                keyspace,
+                key,
+                pointer,
+            } => self.put_large(keyspace, key, &pointer),
+            Op::Delete { keyspace, key } => self.delete(keyspace, key),
+            Op::DeleteRange { keyspace, lo, hi } => self.delete_range(keyspace, lo, hi),
+            Op::CreateKeyspace { id, name } => self.create_keyspace(id, name),
+            Op::DropKeyspace { id } => self.drop_keyspace(id),
+            Op::RenameKeyspace { id, name } => self.rename_keyspace(id, name),
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, tag: u8, keyspace: u32) {
+        debug_assert!(!self.is_full());
+        self.op_count = self.op_count.saturating_add(1);
+        if self.keyspace == Some(keyspace) {
+            self.bytes.push(tag | FLAG_SAME_KEYSPACE);
+        } else {
+            self.bytes.push(tag);
+            self.number(u64::from(keyspace));
+            self.keyspace = Some(keyspace);
+        }
+    }
+
+    fn begin_on_keyspace(&mut self, tag: u8, id: u32) {
+        self.op_count = self.op_count.saturating_add(1);
+        self.bytes.push(tag);
+        self.number(u64::from(id));
+    }
+
+    #[inline]
+    fn field(&mut self, field: &[u8]) {
+        self.number(field.len() as u64);
+        self.bytes.extend_from_slice(field);
+    }
+
+    #[inline]
+    fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+}
+
+/// Why a payload is no list of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpsError {
+    /// Byte in the payload.
+    pub offset: usize,
+    /// What was found.
+    pub what: &'static str,
+}
+
+impl fmt::Display for OpsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {} of a log record", self.what, self.offset)
+    }
+}
+
+impl std::error::Error for OpsError {}
+
+/// Reads operations back. The first error ends it.
+#[derive(Clone, Debug)]
+pub struct OpsIter<'a> {
+    payload: &'a [u8],
+    at: usize,
+    remaining: u32,
+    keyspace: Option<u32>,
+    done: bool,
+}
+
+impl<'a> OpsIter<'a> {
+    /// Reads `op_count` operations, which must fill the payload exactly.
+    #[must_use]
+    pub fn new(payload: &'a [u8], op_count: u32) -> Self {
+        OpsIter {
+            payload,
+            at: 0,
+            remaining: op_count,
+            keyspace: None,
+            done: false,
+        }
+    }
+
+    fn error(&self, what: &'static str) -> OpsError {
+        OpsError {
+            offset: self.at,
+            what,
+        }
+    }
+
+    fn byte(&mut self) -> Result<u8, OpsError> {
+        let byte = *self
+            .payload
+            .get(self.at)
+            .ok_or(self.error("the payload ends inside an operation"))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    fn number(&mut self, max: u64) -> Result<u64, OpsError> {
+        let mut number = 0;
+        for shift in (0..35).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                // One number has one encoding.
+                let shortest = byte != 0 || shift == 0;
+                return if number <= max && shortest {
+                    Ok(number)
+                } else {
+                    Err(self.error("number out of range"))
+                };
+            }
+        }
+        Err(self.error("number out of range"))
+    }
+
+    fn id(&mut self) -> Result<u32, OpsError> {
+        let number = self.number(u64::from(u32::MAX))?;
+        u32::try_from(number).map_err(|_| self.error("number out of range"))
+    }
+
+    fn field(&mut self, bytes_max: u64) -> Result<&'a [u8], OpsError> {
+        let len = self.number(bytes_max)?;
+        self.bytes(usize::try_from(len).map_err(|_| self.error("number out of range"))?)
+    }
+
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], OpsError> {
+        let end = self
+            .at
+            .checked_add(len)
+            .filter(|&end| end <= self.payload.len());
+        let end = end.ok_or(self.error("the payload ends inside an operation"))?;
+        let bytes = &self.payload[self.at..end];
+        self.at = end;
+        Ok(bytes)
+    }
+
+    fn op(&mut self) -> Result<Op<'a>, OpsError> {
+        let tag = self.byte()?;
+        let kind = tag & KIND_MASK;
+        let allowed = match kind {
+            PUT | PUT_LARGE | DELETE => FLAG_SAME_KEYSPACE,
+            DELETE_RANGE => FLAG_SAME_KEYSPACE | FLAG_HAS_HIGH,
+            _ => 0,
+        };
+        if tag & !KIND_MASK & !allowed != 0 {
+            return Err(self.error("unknown flag of an operation"));
+        }
+        if matches!(kind, CREATE_KEYSPACE | DROP_KEYSPACE | RENAME_KEYSPACE) {
+            let id = self.id()?;
+            return Ok(match kind {
+                CREATE_KEYSPACE => Op::CreateKeyspace {
+                    id,
+                    name: self.field(KEY_BYTES_MAX)?,
+                },
+                DROP_KEYSPACE => Op::DropKeyspace { id },
+                _ => Op::RenameKeyspace {
+                    id,
+                    name: self.field(KEY_BYTES_MAX)?,
+                },
+            });
+        }
+        if !matches!(kind, PUT | PUT_LARGE | DELETE | DELETE_RANGE) {
+            return Err(self.error("unknown operation"));
+        }
+        if tag & FLAG_SAME_KEYSPACE == 0 {
+            self.keyspace = Some(self.id()?);
+        }
+        let keyspace = self
+            .keyspace
+            .ok_or(self.error("operation without a keyspace"))?;
+        let key = self.field(KEY_BYTES_MAX)?;
+        Ok(match kind {
+            PUT => Op::Put {
+                keyspace,
+                key,
+                value: self.field(VALUE_BYTES_MAX)?,
+            },
+            PUT_LARGE => {
+                let mut pointer = [0; POINTER_BYTES];
+                pointer.copy_from_slice(self.bytes(POINTER_BYTES)?);
+                Op::PutLarge {
+                    keyspace,
+                    key,
+                    pointer,
+                }
+            }
+            DELETE => Op::Delete { keyspace, key },
+            _ => {
+                let hi = if tag & FLAG_HAS_HIGH != 0 {
+                    Some(self.field(KEY_BYTES_MAX)?)
+                } else {
+                    None
+                };
+                Op::DeleteRange {
+                    keyspace,
+                    lo: key,
+                    hi,
+                }
+            }
+        })
+    }
+}
+
+impl<'a> Iterator for OpsIter<'a> {
+    type Item = Result<Op<'a>, OpsError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        if self.remaining == 0 {
+            self.done = true;
+            let rest = self.at < self.payload.len();
+            return rest.then(|| Err(self.error("the payload goes on after its last operation")));
+        }
+        self.remaining -= 1;
+        let op = self.op();
+        self.done = op.is_err();
+        Some(op)
+    }
+}

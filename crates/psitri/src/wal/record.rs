@@ -1,0 +1,170 @@
+//! Fragment: the unit of the log. A record is one fragment, or several when it crosses segments.
+//!
+//! Thread safety: pure functions of bytes.
+//!
+//! Invariants:
+//! 1. A fragment starts at an LSN that is a multiple of 8 and ends, padded, at another.
+//! 2. The checksum covers everything but itself and the padding, and starts from a salt made of the segment's nonce and the LSN: a
+//!    fragment is valid in one place of one life of a segment only.
+//!
+//! Failure modes: any bytes give a fragment or the reason why they are none.
+use super::mix;
+
+/// Bytes before the payload.
+pub(super) const HEADER_BYTES: usize = 24;
+/// Fragments start at multiples of this.
+pub(super) const ALIGNMENT_BYTES: u64 = 8;
+/// A fragment of a longer record is not started in less room than this.
+pub(super) const FRAGMENT_BYTES_MIN: u64 = HEADER_BYTES as u64 + ALIGNMENT_BYTES;
+
+const CHECKSUM_END: usize = 4;
+
+// checksum u32, payload length u32, csn u64, op count u32, kind u8, zero [u8; 3]
+const _: () =
+    assert!(HEADER_BYTES == 4 + 4 + 8 + 4 + 1 + 3 && HEADER_BYTES as u64 % ALIGNMENT_BYTES == 0);
+
+/// Which part of a record a fragment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Full = 1,
+    First = 2,
+    Middle = 3,
+    Last = 4,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Kind> {
+        match byte {
+            1 => Some(Kind::Full),
+            2 => Some(Kind::First),
+            3 => Some(Kind::Middle),
+            4 => Some(Kind::Last),
+            _ => None,
+        }
+    }
+}
+
+/// A valid fragment, as read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fragment<'a> {
+    pub kind: Kind,
+    pub csn: u64,
+    pub op_count: u32,
+    pub payload: &'a [u8],
+}
+
+/// Bytes that a fragment takes in the log.
+#[inline]
+pub(super) const fn padded_bytes(payload_bytes: usize) -> u64 {
+    (HEADER_BYTES as u64 + payload_bytes as u64).next_multiple_of(ALIGNMENT_BYTES)
+}
+
+#[inline]
+fn salt(nonce: u64, lsn: u64) -> u32 {
+    let mixed = mix(nonce ^ lsn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (mixed ^ (mixed >> 32)) as u32
+}
+
+/// The header of a fragment. The payload's length fits because a segment does.
+#[inline]
+pub(super) fn header(
+    nonce: u64,
+    lsn: u64,
+    kind: Kind,
+    csn: u64,
+    op_count: u32,
+    payload: &[u8],
+) -> [u8; HEADER_BYTES] {
+    debug_assert!(u32::try_from(payload.len()).is_ok() && lsn % ALIGNMENT_BYTES == 0);
+    let mut header = [0; HEADER_BYTES];
+    header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    header[8..16].copy_from_slice(&csn.to_le_bytes());
+    header[16..20].copy_from_slice(&op_count.to_le_bytes());
+    header[20] = kind as u8;
+    let checksum = checksum(nonce, lsn, &header, payload);
+    header[..CHECKSUM_END].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+#[inline]
+fn checksum(nonce: u64, lsn: u64, header: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(
+        crc32c::crc32c_append(salt(nonce, lsn), &header[CHECKSUM_END..]),
+        payload,
+    )
+}
+
+/// Reads the fragment at the start of `bytes`, which ends where the segment's valid range ends.
+pub(super) fn read(bytes: &[u8], nonce: u64, lsn: u64) -> Result<Fragment<'_>, &'static str> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Err("no room for a record header");
+    };
+    let u32_at = |at: usize| {
+        u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    let Some(kind) = Kind::from_byte(header[20]) else {
+        return Err("not a record");
+    };
+    let payload_bytes = u32_at(4) as usize;
+    if padded_bytes(payload_bytes) > bytes.len() as u64 {
+        return Err("record passes the end of the segment");
+    }
+    let payload = &rest[..payload_bytes];
+    if u32_at(0) != checksum(nonce, lsn, header, payload) {
+        return Err("record checksum does not match");
+    }
+    if header[21..] != [0; 3] {
+        return Err("reserved bytes of a record header are not zero");
+    }
+    let csn = u64::from(u32_at(8)) | u64::from(u32_at(12)) << 32;
+    Ok(Fragment {
+        kind,
+        csn,
+        op_count: u32_at(16),
+        payload,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(nonce: u64, lsn: u64, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = header(nonce, lsn, Kind::Full, 7, 3, payload).to_vec();
+        bytes.extend_from_slice(payload);
+        bytes.resize(padded_bytes(payload.len()) as usize, 0xee);
+        bytes
+    }
+
+    #[test]
+    fn reads_what_was_written() {
+        for len in [0, 1, 7, 8, 9, 120, 4096] {
+            let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let bytes = image(11, 64, &payload);
+            let fragment = read(&bytes, 11, 64).unwrap();
+            assert_eq!(
+                (fragment.kind, fragment.csn, fragment.op_count),
+                (Kind::Full, 7, 3)
+            );
+            assert_eq!(fragment.payload, payload);
+        }
+    }
+
+    #[test]
+    fn is_bound_to_its_place_and_life() {
+        let bytes = image(11, 64, b"payload");
+        assert!(read(&bytes, 12, 64).is_err());
+        assert!(read(&bytes, 11, 72).is_err());
+    }
+
+    #[test]
+    fn every_changed_bit_is_noticed() {
+        let bytes = image(11, 64, b"payload!");
+        for bit in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&changed, 11, 64).is_err(), "bit {bit}");
+        }
+    }
+}

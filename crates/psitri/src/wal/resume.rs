@@ -1,0 +1,132 @@
+//! Continues a log after replay: recovery's writing half.
+//!
+//! Thread safety: nobody else uses the log meanwhile.
+//!
+//! Invariants:
+//! 1. The replayed part is durable before anything is removed or begun: what the caller has seen stays.
+//! 2. Everything that is not part of the chain is removed, durably, before the new tail exists; so a segment behind a torn tail
+//!    can never be taken for the continuation of the new log.
+//! 3. The new tail is durable before the first record enters it. It starts where the valid log ends, with a sequence number above
+//!    all that were ever seen; the old tail's garbage lies beyond its start and is not read.
+//!
+//! Every step may be the last before another crash: replay finds the same records again.
+//!
+//! Failure modes: an error of the storage; the log is then as it was, or without its garbage.
+use super::{
+    ReplayEnd, Wal, WalError, WalOptions, WalShared,
+    replay::Link,
+    segment::{DATA_OFFSET, Segment, SegmentFile, SegmentHeader, file_name},
+    shared::{Continuation, nonce},
+};
+use crate::{
+    storage::{OpenMode, Storage},
+    sync::{AtomicBool, Ordering},
+};
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+impl Wal {
+    /// Continues the log where [`replay`](super::replay) found its end. Afterwards everything replayed is durable.
+    ///
+    /// The checkpoint whose position replay began at must be durable: after the end of a process it may have been read from the
+    /// system's cache only, so the caller flushes it first. Segments before that position are removed here.
+    pub fn resume(
+        storage: Arc<dyn Storage>,
+        options: WalOptions,
+        end: ReplayEnd,
+    ) -> Result<Wal, WalError> {
+        options.check()?;
+        for link in &end.chain {
+            secure(&*storage, link, &end)?;
+        }
+        storage.sync_dir()?;
+        for name in &end.others {
+            storage.remove(name)?;
+        }
+        // Segments that hold only the torn beginning of a record which ran over several of them.
+        let (kept, torn): (Vec<_>, Vec<_>) = end
+            .chain
+            .into_iter()
+            .enumerate()
+            .partition(|(at, link)| *at == 0 || link.header.start_lsn < end.end_lsn);
+        for (_, link) in &torn {
+            storage.remove(&link.name)?;
+        }
+        storage.sync_dir()?;
+
+        let id = end.id_max.map_or(0, |id| id.wrapping_add(1));
+        let sequence = end.sequence_max.map_or(0, |sequence| sequence + 1);
+        let nonce_seed = options
+            .nonce_seed
+            .unwrap_or_else(|| RandomState::new().hash_one(sequence));
+        let file = Arc::new(SegmentFile::create(
+            &*storage,
+            id,
+            options.segment_bytes,
+            true,
+        )?);
+        let header = SegmentHeader {
+            sequence,
+            start_lsn: end.end_lsn,
+            nonce: nonce(nonce_seed, sequence),
+            durable_lsn: end.end_lsn,
+            file_bytes: file.bytes(),
+        };
+        let tail = Segment::begin(Arc::clone(&file), header, end.end_lsn);
+        if let Err(error) = file.file.sync_data() {
+            // A header of unknown state must not stay behind under a name; the next opening would have to cope with it anyway.
+            let _ = storage.remove(&file_name(id));
+            return Err(error.into());
+        }
+        tail.header_durable.store(true, Ordering::Release);
+
+        let mut replayed = std::collections::VecDeque::new();
+        for (_, link) in kept {
+            if link.header.start_lsn >= end.end_lsn {
+                // The log begins in the new tail just as well.
+                storage.remove(&link.name)?;
+                continue;
+            }
+            replayed.push_back(Arc::new(Segment {
+                mapped: None,
+                name: link.name,
+                start_lsn: link.header.start_lsn,
+                whole_lsn: link.header.start_lsn,
+                nonce: link.header.nonce,
+                file_bytes: link.header.file_bytes,
+                header_durable: AtomicBool::new(true),
+            }));
+        }
+        let tail = Arc::new(tail);
+        let continuation = Continuation {
+            replayed,
+            tail: Arc::clone(&tail),
+            id_next: id.wrapping_add(1),
+            sequence_next: sequence + 1,
+            nonce_seed,
+        };
+        Ok(Wal::new(
+            Arc::new(WalShared::new(storage, options, continuation)),
+            tail,
+        ))
+    }
+}
+
+/// Makes the replayed part of a segment durable. What is not proven to be so is written again first: after a flush that failed
+/// before the process ended, the system may hold pages that it calls clean but never wrote.
+fn secure(storage: &dyn Storage, link: &Link, end: &ReplayEnd) -> Result<(), WalError> {
+    let file = storage.open(&link.name, OpenMode::ReadWrite)?;
+    let start = link.header.start_lsn;
+    let file_bytes = file.len()?;
+    let place = |lsn: u64| (DATA_OFFSET + lsn.saturating_sub(start)).min(file_bytes);
+    let unproven = place(end.proven_lsn.min(end.end_lsn))..place(end.end_lsn);
+    for range in [0..DATA_OFFSET.min(file_bytes), unproven] {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        file.read_at(&mut bytes, range.start)?;
+        file.write_at(&bytes, range.start)?;
+    }
+    file.sync_data()?;
+    Ok(())
+}

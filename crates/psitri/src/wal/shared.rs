@@ -1,0 +1,420 @@
+//! The part of the log that every thread may use: flushing, spare segments, release of old ones.
+//!
+//! Thread safety: all methods from any thread. Locks are taken in the order `flushing`, `preparing`, `table`; no file operation
+//! happens under `table`, so the appender, which needs it at rotation, never waits for a disk because of another thread.
+//!
+//! Invariants:
+//! 1. `table.live` is the chain (oldest first), never empty; its last segment is the one being appended to. A segment joins before
+//!    `appended` says that it has bytes.
+//! 2. `durable` <= `appended`, both ends of records; everything below `durable` was covered by a successful flush of its segment, and every segment below
+//!    it has a durable name.
+//! 3. Only the holder of `flushing` flushes, stores marks and takes segments out of the chain; so a mark never hits a file that has
+//!    begun another life.
+//! 4. Once `poison` is set, nothing is appended, flushed or released any more.
+//!
+//! Failure modes: a failed flush poisons the log for good (what is on disk is then unknown). A failure to make or remove a spare is
+//! reported and changes nothing.
+use super::{
+    GroupCommit, WalError, WalOptions, mix,
+    segment::{DATA_OFFSET, Segment, SegmentFile, SegmentHeader},
+};
+use crate::{
+    storage::{Storage, StorageError},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering},
+};
+use std::{collections::VecDeque, sync::Arc};
+
+/// The first failure, given to everyone who comes later.
+type Cause = Arc<StorageError>;
+
+/// The shared half of the log; see the module.
+#[derive(Debug)]
+pub struct WalShared {
+    storage: Arc<dyn Storage>,
+    options: WalOptions,
+    appended: AtomicU64,
+    durable: AtomicU64,
+    poisoned: AtomicBool,
+    poison: Mutex<Option<Cause>>,
+    group: GroupCommit<Cause>,
+    /// Counts flushes, for the turn of the mark slots.
+    flushing: Mutex<u64>,
+    preparing: Mutex<()>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    live: VecDeque<Arc<Segment>>,
+    spares: Vec<Arc<SegmentFile>>,
+    id_next: u32,
+    sequence_next: u64,
+    nonce_seed: u64,
+}
+
+/// Where a log continues.
+pub(super) struct Continuation {
+    /// Kept segments, oldest first, without the new tail.
+    pub replayed: VecDeque<Arc<Segment>>,
+    pub tail: Arc<Segment>,
+    pub id_next: u32,
+    pub sequence_next: u64,
+    pub nonce_seed: u64,
+}
+
+/// Nonce of the segment with this sequence number.
+pub(super) fn nonce(seed: u64, sequence: u64) -> u64 {
+    mix(seed ^ mix(sequence))
+}
+
+impl WalShared {
+    /// The tail is durable and empty.
+    pub(super) fn new(storage: Arc<dyn Storage>, options: WalOptions, from: Continuation) -> Self {
+        let lsn = from.tail.start_lsn;
+        let mut live = from.replayed;
+        live.push_back(from.tail);
+        let table = Table {
+            live,
+            spares: Vec::new(),
+            id_next: from.id_next,
+            sequence_next: from.sequence_next,
+            nonce_seed: from.nonce_seed,
+        };
+        WalShared {
+            storage,
+            options,
+            appended: AtomicU64::new(lsn),
+            durable: AtomicU64::new(lsn),
+            poisoned: AtomicBool::new(false),
+            poison: Mutex::new(None),
+            group: GroupCommit::new(lsn),
+            flushing: Mutex::new(0),
+            preparing: Mutex::new(()),
+            table: Mutex::new(table),
+        }
+    }
+
+    /// End of what has been appended.
+    #[must_use]
+    pub fn appended_lsn(&self) -> u64 {
+        self.appended.load(Ordering::Acquire)
+    }
+
+    /// Everything below survives a power loss.
+    #[must_use]
+    #[inline]
+    pub fn durable_lsn(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Waits until everything below `lsn` survives a power loss, sharing flushes with other threads. `lsn` is at most
+    /// [`WalShared::appended_lsn`]. Not to be called under the lock that guards the appender.
+    pub fn wait_durable(&self, lsn: u64) -> Result<(), WalError> {
+        debug_assert!(lsn <= self.appended_lsn());
+        if self.durable_lsn() >= lsn {
+            return Ok(());
+        }
+        let flush = || self.flush_below(u64::MAX);
+        self.group
+            .wait_durable(lsn, flush)
+            .map_err(|cause| WalError::Poisoned { cause })
+    }
+
+    /// Makes everything below `upto_lsn` durable that has been appended (`u64::MAX`: all of it) and returns the durable LSN. Does
+    /// nothing when that is so already. `upto_lsn` is the end of a record.
+    pub fn flush(&self, upto_lsn: u64) -> Result<u64, WalError> {
+        self.flush_below(upto_lsn)
+            .map_err(|cause| WalError::Poisoned { cause })
+    }
+
+    /// Flushes the segments that take no more records, so that a durable commit has only the current one to wait for.
+    pub fn flush_full_segments(&self) -> Result<(), WalError> {
+        let whole_lsn = self
+            .table
+            .lock()
+            .live
+            .back()
+            .map_or(0, |segment| segment.whole_lsn);
+        self.flush(whole_lsn).map(drop)
+    }
+
+    /// The first failure of a flush, if there was one.
+    #[must_use]
+    pub fn poison_cause(&self) -> Option<Arc<StorageError>> {
+        self.poison.lock().clone()
+    }
+
+    /// True when [`WalShared::prepare_spare`] or [`WalShared::flush_full_segments`] would do something.
+    #[must_use]
+    pub fn needs_maintenance(&self) -> bool {
+        if self.poisoned.load(Ordering::Relaxed) {
+            return false;
+        }
+        let table = self.table.lock();
+        let unready = |spare: &Arc<SegmentFile>| {
+            self.options.populate && !spare.populated.load(Ordering::Relaxed)
+        };
+        let current = table.live.back().map_or(0, |segment| segment.whole_lsn);
+        table.spares.len() < self.options.spares_max
+            || table.spares.iter().any(unready)
+            || self.durable_lsn() < current
+    }
+
+    /// Makes one spare segment, or touches the pages of one. `false`: all spares are ready.
+    pub fn prepare_spare(&self) -> Result<bool, WalError> {
+        let _preparing = self.preparing.lock();
+        let (unpopulated, missing) = {
+            let table = self.table.lock();
+            let unpopulated = table
+                .spares
+                .iter()
+                .find(|spare| !spare.populated.load(Ordering::Relaxed))
+                .cloned();
+            (
+                unpopulated.filter(|_| self.options.populate),
+                table.spares.len() < self.options.spares_max,
+            )
+        };
+        if let Some(spare) = unpopulated {
+            // The appender may take the file meanwhile: touching pages does not change them.
+            self.populate(&spare)?;
+            return Ok(true);
+        }
+        if !missing || self.poisoned.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let id = self.take_id();
+        let spare = SegmentFile::create(&*self.storage, id, self.options.segment_bytes, true)?;
+        if self.options.populate {
+            self.populate(&spare)?;
+        }
+        self.table.lock().spares.push(Arc::new(spare));
+        Ok(true)
+    }
+
+    /// Gives back the segments wholly below `lsn`: some become spares, the others are removed. A durable checkpoint covers
+    /// everything below `lsn`.
+    pub fn release_below(&self, lsn: u64) -> Result<(), WalError> {
+        let mut released = Vec::new();
+        {
+            let mut flushes = self.flushing.lock();
+            self.check_poison()?;
+            loop {
+                let successor = {
+                    let table = self.table.lock();
+                    match (table.live.front(), table.live.get(1)) {
+                        (Some(_), Some(next)) if next.start_lsn <= lsn => Arc::clone(next),
+                        _ => break,
+                    }
+                };
+                // After a power loss the log must still begin somewhere: without the predecessor, at the successor's header.
+                if !successor.header_durable.load(Ordering::Acquire) {
+                    self.sync_segment(&successor)
+                        .map_err(|error| self.set_poison(error))?;
+                    *flushes += 1;
+                }
+                released.extend(self.table.lock().live.pop_front());
+            }
+        }
+        for segment in released {
+            self.recycle(&segment)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the spare segments.
+    pub fn shrink(&self) -> Result<(), WalError> {
+        let _preparing = self.preparing.lock();
+        let spares = std::mem::take(&mut self.table.lock().spares);
+        for spare in spares {
+            self.storage.remove(spare.file.name())?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of records from the oldest kept segment to the end.
+    #[must_use]
+    pub fn retained_bytes(&self) -> u64 {
+        let oldest = self
+            .table
+            .lock()
+            .live
+            .front()
+            .map_or(0, |segment| segment.start_lsn);
+        self.appended_lsn().saturating_sub(oldest)
+    }
+
+    /// Bytes of all files of the log, spares included.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        let table = self.table.lock();
+        let live: u64 = table.live.iter().map(|segment| segment.file_bytes).sum();
+        live + table.spares.iter().map(|spare| spare.bytes()).sum::<u64>()
+    }
+
+    // ---- for the appender
+
+    pub(super) fn set_appended(&self, lsn: u64) {
+        self.appended.store(lsn, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn check_poison(&self) -> Result<(), WalError> {
+        if self.poisoned.load(Ordering::Acquire)
+            && let Some(cause) = self.poison_cause()
+        {
+            return Err(WalError::Poisoned { cause });
+        }
+        Ok(())
+    }
+
+    /// Bytes of records that a new segment holds.
+    pub(super) fn segment_capacity(&self) -> u64 {
+        self.options.segment_bytes - DATA_OFFSET
+    }
+
+    /// Files for `count` more segments, all or none: spares, and new files where there are too few.
+    pub(super) fn take_files(&self, count: usize) -> Result<Vec<Arc<SegmentFile>>, WalError> {
+        let mut files = Vec::with_capacity(count);
+        while files.len() < count {
+            if let Some(spare) = self.take_spare() {
+                files.push(spare);
+                continue;
+            }
+            let id = self.take_id();
+            match SegmentFile::create(&*self.storage, id, self.options.segment_bytes, false) {
+                Ok(file) => files.push(Arc::new(file)),
+                Err(error) => {
+                    self.table.lock().spares.append(&mut files);
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    /// The next segment of the chain, which begins at `start_lsn`, inside of the record that begins at `whole_lsn`; it becomes the
+    /// current one.
+    pub(super) fn begin_segment(
+        &self,
+        file: Arc<SegmentFile>,
+        start_lsn: u64,
+        whole_lsn: u64,
+    ) -> Arc<Segment> {
+        let mut table = self.table.lock();
+        let sequence = table.sequence_next;
+        table.sequence_next += 1;
+        let header = SegmentHeader {
+            sequence,
+            start_lsn,
+            nonce: nonce(table.nonce_seed, sequence),
+            durable_lsn: self.durable_lsn(),
+            file_bytes: file.bytes(),
+        };
+        let segment = Arc::new(Segment::begin(file, header, whole_lsn));
+        table.live.push_back(Arc::clone(&segment));
+        segment
+    }
+
+    // ---- inside
+
+    fn take_id(&self) -> u32 {
+        let mut table = self.table.lock();
+        let id = table.id_next;
+        table.id_next = id.wrapping_add(1);
+        id
+    }
+
+    /// A spare, one with touched pages first.
+    fn take_spare(&self) -> Option<Arc<SegmentFile>> {
+        let mut table = self.table.lock();
+        let populated = table
+            .spares
+            .iter()
+            .position(|spare| spare.populated.load(Ordering::Relaxed));
+        let at = populated.or_else(|| table.spares.len().checked_sub(1))?;
+        Some(table.spares.swap_remove(at))
+    }
+
+    fn populate(&self, spare: &SegmentFile) -> Result<(), StorageError> {
+        spare.map.populate(0, spare.bytes())?;
+        spare.populated.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn recycle(&self, segment: &Segment) -> Result<(), StorageError> {
+        if let Some(file) = &segment.mapped
+            && file.bytes() == self.options.segment_bytes
+        {
+            let mut table = self.table.lock();
+            if table.spares.len() < self.options.spares_max {
+                table.spares.push(Arc::clone(file));
+                return Ok(());
+            }
+        }
+        self.storage.remove(&segment.name)
+    }
+
+    fn set_poison(&self, error: StorageError) -> WalError {
+        WalError::Poisoned {
+            cause: self.set_poison_cause(error),
+        }
+    }
+
+    fn set_poison_cause(&self, error: StorageError) -> Cause {
+        let mut poison = self.poison.lock();
+        let cause = Arc::clone(poison.get_or_insert_with(|| Arc::new(error)));
+        self.poisoned.store(true, Ordering::Release);
+        cause
+    }
+
+    /// The caller holds `flushing`.
+    fn sync_segment(&self, segment: &Segment) -> Result<(), StorageError> {
+        let Some(mapped) = &segment.mapped else {
+            return Ok(());
+        };
+        mapped.file.sync_data()?;
+        if !mapped.name_durable.load(Ordering::Acquire) {
+            self.storage.sync_dir()?;
+            mapped.name_durable.store(true, Ordering::Release);
+        }
+        segment.header_durable.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn flush_below(&self, upto_lsn: u64) -> Result<u64, Cause> {
+        if self.durable_lsn() >= upto_lsn {
+            return Ok(self.durable_lsn());
+        }
+        let mut flushes = self.flushing.lock();
+        if let Some(cause) = self.poison_cause() {
+            return Err(cause);
+        }
+        // The order matters (invariant 1): the chain read afterwards holds everything below `appended`.
+        let appended = self.appended_lsn();
+        let target = appended.min(upto_lsn);
+        let mut durable = self.durable_lsn();
+        if durable >= target {
+            return Ok(durable);
+        }
+        let segments: Vec<_> = self.table.lock().live.iter().cloned().collect();
+        for (at, segment) in segments.iter().enumerate() {
+            let next = segments.get(at + 1);
+            let end = next.map_or(appended, |next| next.start_lsn);
+            if end <= durable || segment.start_lsn >= target {
+                continue;
+            }
+            self.sync_segment(segment)
+                .map_err(|error| self.set_poison_cause(error))?;
+            *flushes += 1;
+            // Only whole records count (marks must be ends of records).
+            let whole = next.map_or(appended, |next| next.whole_lsn).min(appended);
+            if whole > durable {
+                durable = whole;
+                self.durable.store(durable, Ordering::Release);
+                segment.mark_durable(durable, *flushes);
+            }
+        }
+        Ok(durable)
+    }
+}
