@@ -39,7 +39,9 @@ enum Step {
 impl Step {
     fn keyspace(&self) -> &Keyspace {
         match self {
-            Step::Upsert(keyspace, ..) | Step::Remove(keyspace, _) | Step::RemoveRange(keyspace, ..) => keyspace,
+            Step::Upsert(keyspace, ..)
+            | Step::Remove(keyspace, _)
+            | Step::RemoveRange(keyspace, ..) => keyspace,
         }
     }
 }
@@ -52,17 +54,23 @@ impl WriteBatch {
 
     /// Sets the value of a key.
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
-        self.steps.push(Step::Upsert(keyspace.clone(), key.to_vec(), value.to_vec()));
+        self.steps
+            .push(Step::Upsert(keyspace.clone(), key.to_vec(), value.to_vec()));
     }
 
     /// Removes a key, present or not.
     pub fn remove(&mut self, keyspace: &Keyspace, key: &[u8]) {
-        self.steps.push(Step::Remove(keyspace.clone(), key.to_vec()));
+        self.steps
+            .push(Step::Remove(keyspace.clone(), key.to_vec()));
     }
 
     /// Removes the keys from `lo` up to, but not including, `hi`.
     pub fn remove_range(&mut self, keyspace: &Keyspace, lo: &[u8], hi: Option<&[u8]>) {
-        self.steps.push(Step::RemoveRange(keyspace.clone(), lo.to_vec(), hi.map(<[u8]>::to_vec)));
+        self.steps.push(Step::RemoveRange(
+            keyspace.clone(),
+            lo.to_vec(),
+            hi.map(<[u8]>::to_vec),
+        ));
     }
 
     /// Asks for a durability other than the database's.
@@ -85,7 +93,9 @@ impl WriteBatch {
             match step {
                 Step::Upsert(keyspace, key, value) => txn.upsert(keyspace, key, value)?,
                 Step::Remove(keyspace, key) => txn.remove_blind(keyspace, key)?,
-                Step::RemoveRange(keyspace, lo, hi) => txn.remove_range(keyspace, lo, hi.as_deref())?,
+                Step::RemoveRange(keyspace, lo, hi) => {
+                    txn.remove_range(keyspace, lo, hi.as_deref())?
+                }
             }
         }
         Ok(())
@@ -112,7 +122,11 @@ impl Database {
         if batch.is_empty() {
             return self.core.engine.check_writable();
         }
-        let own = Arc::new(Waiting { batch, result: Mutex::new(None), done: Condvar::new() });
+        let own = Arc::new(Waiting {
+            batch,
+            result: Mutex::new(None),
+            done: Condvar::new(),
+        });
         let queue = &self.core.batches;
         queue.waiting.lock().push(Arc::clone(&own));
         let group = {
@@ -144,11 +158,17 @@ impl Database {
     }
 }
 
-fn write_logged(db: &Arc<DatabaseCore>, batch: &WriteBatch) -> Result<Option<crate::commit::Logged>> {
+fn write_logged(
+    db: &Arc<DatabaseCore>,
+    batch: &WriteBatch,
+) -> Result<Option<crate::commit::Logged>> {
     let mut keyspaces: Vec<&Keyspace> = batch.steps.iter().map(Step::keyspace).collect();
     keyspaces.sort_unstable_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
     keyspaces.dedup_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
-    if keyspaces.iter().any(|keyspace| keyspace.core.database != db.engine.id) {
+    if keyspaces
+        .iter()
+        .any(|keyspace| keyspace.core.database != db.engine.id)
+    {
         return Err(Error::ForeignKeyspace);
     }
     let mut txn = WriteTxn::begin(db, &keyspaces, TxnKind::Buffered)?;

@@ -38,7 +38,10 @@ impl CatalogEntry {
         let field = |at: usize| Some(u64::from_le_bytes(value.get(at..at + 8)?.try_into().ok()?));
         Some(CatalogEntry {
             id,
-            root: Root { node: NodeRef::from_bits(field(0)?), keys: field(8)? },
+            root: Root {
+                node: NodeRef::from_bits(field(0)?),
+                keys: field(8)?,
+            },
             csn_merged: field(16)?,
             name: String::from_utf8(value.get(FIXED_BYTES..)?.to_vec()).ok()?,
         })
@@ -70,7 +73,12 @@ impl ChangeStream for CatalogChanges {
 }
 
 /// Writes changed entries and removes dropped ids.
-pub(crate) fn update_catalog(sink: &mut Sink<'_>, catalog: Root, entries: &[CatalogEntry], dropped: &[u32]) -> Result<Root> {
+pub(crate) fn update_catalog(
+    sink: &mut Sink<'_>,
+    catalog: Root,
+    entries: &[CatalogEntry],
+    dropped: &[u32],
+) -> Result<Root> {
     let mut changes: Vec<_> = entries
         .iter()
         .map(|entry| (entry.id.to_be_bytes().to_vec(), Some(entry.encode())))
@@ -89,7 +97,11 @@ pub(crate) fn read_catalog(pager: &Pager, catalog: Root) -> Result<Vec<CatalogEn
     while found {
         let value = read_stored(pager, cursor.value())?;
         let entry = CatalogEntry::decode(cursor.key(), value).ok_or_else(|| {
-            Error::corrupted(DATA_FILE, catalog.node.byte_offset(), "an entry of the catalog cannot be read")
+            Error::corrupted(
+                DATA_FILE,
+                catalog.node.byte_offset(),
+                "an entry of the catalog cannot be read",
+            )
         })?;
         entries.push(entry);
         found = cursor.next()?;

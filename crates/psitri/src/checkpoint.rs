@@ -144,7 +144,12 @@ impl Engine {
         let log_end = commits.log.as_ref().map_or(0, |log| log.end_lsn());
         let unmerged = {
             let state = self.states.current();
-            state.generations.iter().map(|g| g.first_lsn.load(Ordering::Acquire)).min().unwrap_or(u64::MAX)
+            state
+                .generations
+                .iter()
+                .map(|g| g.first_lsn.load(Ordering::Acquire))
+                .min()
+                .unwrap_or(u64::MAX)
         };
         let record = CheckpointRecord {
             generation: tree.checkpoint_generation,
@@ -158,13 +163,22 @@ impl Engine {
         };
         let captured = self.pager.capture(version);
         let dropped = std::mem::take(&mut tree.dropped);
-        Ok(Prepared { captured, record, catalog_changes, dropped, version, before })
+        Ok(Prepared {
+            captured,
+            record,
+            catalog_changes,
+            dropped,
+            version,
+            before,
+        })
     }
 
     /// (1): log, data, superblock.
     fn write(&self, prepared: &mut Prepared) -> Result<()> {
         if let Some(log) = &self.log {
-            let flushed = log.flush(prepared.record.wal_start_lsn).map_err(Error::from);
+            let flushed = log
+                .flush(prepared.record.wal_start_lsn)
+                .map_err(Error::from);
             match flushed {
                 Ok(durable) => prepared.record.wal_durable_lsn = durable,
                 Err(error) => {
@@ -175,7 +189,9 @@ impl Engine {
             }
         }
         debug_assert!(prepared.version > 0);
-        let result = self.pager.write_checkpoint(&prepared.captured, &prepared.record);
+        let result = self
+            .pager
+            .write_checkpoint(&prepared.captured, &prepared.record);
         if let Err(error) = &result
             && !is_out_of_space(error)
         {
@@ -218,9 +234,19 @@ impl Engine {
         let clean = {
             let state = self.states.current();
             let buffers = state.generations.len() == 1 && state.active().is_empty();
-            buffers && state.keyspaces.iter().flatten().all(|keyspace| !keyspace.dirty) && self.tree.lock().dropped.is_empty()
+            buffers
+                && state
+                    .keyspaces
+                    .iter()
+                    .flatten()
+                    .all(|keyspace| !keyspace.dirty)
+                && self.tree.lock().dropped.is_empty()
         };
-        if clean { Ok(()) } else { self.checkpoint_fully() }
+        if clean {
+            Ok(())
+        } else {
+            self.checkpoint_fully()
+        }
     }
 
     /// Whether enough was written since the last checkpoint.
@@ -239,11 +265,15 @@ impl Engine {
                 if signals.stopping {
                     return;
                 }
-                self.signals.work.wait_for(&mut signals, std::time::Duration::from_millis(50));
+                self.signals
+                    .work
+                    .wait_for(&mut signals, std::time::Duration::from_millis(50));
                 if signals.stopping {
                     return;
                 }
-                let SignalState { checkpoint_wanted, .. } = &mut *signals;
+                let SignalState {
+                    checkpoint_wanted, ..
+                } = &mut *signals;
                 std::mem::take(checkpoint_wanted)
             };
             if self.check_writable().is_err() {
@@ -267,13 +297,19 @@ impl Engine {
 
 fn cleaned(table: &KeyspaceTable) -> KeyspaceTable {
     let mut table = table.clone();
-    table.iter_mut().flatten().for_each(|keyspace| keyspace.dirty = false);
+    table
+        .iter_mut()
+        .flatten()
+        .for_each(|keyspace| keyspace.dirty = false);
     table
 }
 
 fn soiled(table: &KeyspaceTable) -> KeyspaceTable {
     let mut table = table.clone();
-    table.iter_mut().flatten().for_each(|keyspace| keyspace.dirty = true);
+    table
+        .iter_mut()
+        .flatten()
+        .for_each(|keyspace| keyspace.dirty = true);
     table
 }
 

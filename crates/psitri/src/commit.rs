@@ -82,7 +82,11 @@ impl Engine {
         };
         let log = self.log.as_ref().expect("only logged commits wait");
         self.flush_large_values()?;
-        let flushed = if logged.own_flush { log.flush(lsn).map(drop) } else { log.wait_durable(lsn) };
+        let flushed = if logged.own_flush {
+            log.flush(lsn).map(drop)
+        } else {
+            log.wait_durable(lsn)
+        };
         flushed.map_err(|error| self.log_failed(error))?;
         self.publish_durable(&mut self.commits.lock(), log.durable_lsn());
         debug_assert!(self.visible_csn.load(Ordering::Acquire) >= logged.csn);
@@ -105,7 +109,9 @@ impl Engine {
             return Ok(());
         };
         self.flush_large_values()?;
-        let durable = log.flush(u64::MAX).map_err(|error| self.log_failed(error))?;
+        let durable = log
+            .flush(u64::MAX)
+            .map_err(|error| self.log_failed(error))?;
         self.publish_durable(commits, durable);
         Ok(())
     }
@@ -121,7 +127,8 @@ impl Engine {
         self.check_writable()?;
         let end = log.appended_lsn();
         self.flush_large_values()?;
-        log.wait_durable(end).map_err(|error| self.log_failed(error))?;
+        log.wait_durable(end)
+            .map_err(|error| self.log_failed(error))?;
         self.publish_durable(&mut self.commits.lock(), log.durable_lsn());
         Ok(())
     }

@@ -64,21 +64,27 @@ fn deleted_ranges(view: View<'_>) -> Vec<KeyRange> {
             all.extend(buffer.range_tombstones(view.csn));
         }
     }
-    all.sort_by(|a, b| a.lo.cmp(&b.lo));
+    all.sort_by(|a, b| a.lo().cmp(b.lo()));
     let mut union = Vec::new();
     for range in &all {
-        union_push(&mut union, &range.lo, range.hi.as_deref());
+        union_push(&mut union, range.lo(), range.hi());
     }
     union
 }
 
 fn in_tree(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Result<u64> {
-    let end = hi.map_or(Ok(view.root.keys), |hi| tree::rank(view.pager, view.root, hi))?;
+    let end = hi.map_or(Ok(view.root.keys), |hi| {
+        tree::rank(view.pager, view.root, hi)
+    })?;
     Ok(end.saturating_sub(tree::rank(view.pager, view.root, lo)?))
 }
 
 /// The parts of `[lo, hi)` that no range deletes.
-fn gaps<'r>(ranges: &'r [KeyRange], lo: &'r [u8], hi: Option<&'r [u8]>) -> Vec<(&'r [u8], Option<&'r [u8]>)> {
+fn gaps<'r>(
+    ranges: &'r [KeyRange],
+    lo: &'r [u8],
+    hi: Option<&'r [u8]>,
+) -> Vec<(&'r [u8], Option<&'r [u8]>)> {
     let mut parts = Vec::new();
     let mut from = lo;
     for range in ranges {
@@ -100,7 +106,10 @@ fn gaps<'r>(ranges: &'r [KeyRange], lo: &'r [u8], hi: Option<&'r [u8]>) -> Vec<(
 }
 
 fn live_in_tree(view: View<'_>, ranges: &[KeyRange], lo: &[u8], hi: Option<&[u8]>) -> Result<u64> {
-    gaps(ranges, lo, hi).into_iter().map(|(lo, hi)| in_tree(view, lo, hi)).sum()
+    gaps(ranges, lo, hi)
+        .into_iter()
+        .map(|(lo, hi)| in_tree(view, lo, hi))
+        .sum()
 }
 
 fn is_live_in_tree(view: View<'_>, ranges: &[KeyRange], key: &[u8]) -> Result<bool> {
@@ -109,7 +118,12 @@ fn is_live_in_tree(view: View<'_>, ranges: &[KeyRange], key: &[u8]) -> Result<bo
     Ok(!covered && tree::get(view.pager, view.root, key)?.is_some())
 }
 
-fn nth_live_in_tree(view: View<'_>, ranges: &[KeyRange], lo: &[u8], rank: u64) -> Result<Option<Vec<u8>>> {
+fn nth_live_in_tree(
+    view: View<'_>,
+    ranges: &[KeyRange],
+    lo: &[u8],
+    rank: u64,
+) -> Result<Option<Vec<u8>>> {
     let mut left = rank;
     for (lo, hi) in gaps(ranges, lo, None) {
         let keys = in_tree(view, lo, hi)?;
@@ -142,7 +156,12 @@ impl<'a> Buffered<'a> {
 
     fn next(&mut self) -> Option<(&'a [u8], bool)> {
         loop {
-            let key = self.layers.iter().filter(|l| l.is_valid()).map(BufferCursor::key).min()?;
+            let key = self
+                .layers
+                .iter()
+                .filter(|l| l.is_valid())
+                .map(BufferCursor::key)
+                .min()?;
             let mut decided = None;
             let mut covered = false;
             for (layer, buffer) in self.layers.iter_mut().zip(self.view.buffers()) {

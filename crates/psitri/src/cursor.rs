@@ -85,19 +85,32 @@ enum At {
 
 impl<'a> Cursor<'a> {
     pub(crate) fn over(view: View<'a>) -> Cursor<'a> {
-        let layers = view.buffers().map(|buffer| layer_of(buffer, view.csn)).collect();
+        let layers = view
+            .buffers()
+            .map(|buffer| layer_of(buffer, view.csn))
+            .collect();
         Cursor::new(view, layers)
     }
 
     /// A cursor of a transaction: its own buffer over what is below.
-    pub(crate) fn over_own(own: BufferCursor<'a>, buffer: &'a Arc<KeyspaceBuffer>, view: View<'a>) -> Cursor<'a> {
-        let mut layers = vec![Layer { cursor: own, buffer: Some(buffer), csn: u64::MAX }];
+    pub(crate) fn over_own(
+        own: BufferCursor<'a>,
+        buffer: &'a Arc<KeyspaceBuffer>,
+        view: View<'a>,
+    ) -> Cursor<'a> {
+        let mut layers = vec![Layer {
+            cursor: own,
+            buffer: Some(buffer),
+            csn: u64::MAX,
+        }];
         layers.extend(view.buffers().map(|buffer| layer_of(buffer, view.csn)));
         Cursor::new(view, layers)
     }
 
     fn new(view: View<'a>, layers: Vec<Layer<'a>>) -> Cursor<'a> {
-        let has_ranges = layers.iter().any(|l| l.buffer.is_some_and(|b| b.has_range_tombstones()));
+        let has_ranges = layers
+            .iter()
+            .any(|l| l.buffer.is_some_and(|b| b.has_range_tombstones()));
         Cursor {
             tree: TreeCursor::new(view.pager, view.root),
             view,
@@ -145,7 +158,11 @@ impl<'a> Cursor<'a> {
     /// Value of the entry, not copied; empty if there is no position.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
-        if self.at == At::Nowhere { &[] } else { self.value }
+        if self.at == At::Nowhere {
+            &[]
+        } else {
+            self.value
+        }
     }
 
     /// Key and value, if there is a position.
@@ -209,7 +226,10 @@ impl<'a> Cursor<'a> {
     }
 
     /// Calls `visit` for every entry of the bounds in order, until it breaks.
-    pub fn for_each(mut self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+    pub fn for_each(
+        mut self,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
         let mut key_buffer = Vec::new();
         let mut found = self.seek_first()?;
         while found {
@@ -278,7 +298,11 @@ impl<'a> Cursor<'a> {
             return self.seek_forward(&after);
         }
         self.pass_position()?;
-        if forward { self.settle_forward() } else { self.settle_backward() }
+        if forward {
+            self.settle_forward()
+        } else {
+            self.settle_backward()
+        }
     }
 
     /// Moves every source that stands on the position's key past it.
@@ -314,7 +338,11 @@ impl<'a> Cursor<'a> {
     }
 
     fn move_tree(&mut self) -> Result<()> {
-        let moved = if self.forward { self.tree.next() } else { self.tree.prev() };
+        let moved = if self.forward {
+            self.tree.next()
+        } else {
+            self.tree.prev()
+        };
         if moved.is_err() {
             self.at = At::Nowhere;
         }
@@ -325,13 +353,20 @@ impl<'a> Cursor<'a> {
     fn first_source(&self) -> At {
         let mut best = At::Nowhere;
         let mut best_key: &[u8] = &[];
-        let wanted = if self.forward { Ordering::Less } else { Ordering::Greater };
+        let wanted = if self.forward {
+            Ordering::Less
+        } else {
+            Ordering::Greater
+        };
         for (index, layer) in self.layers.iter().enumerate() {
-            if layer.cursor.is_valid() && (best == At::Nowhere || layer.cursor.key().cmp(best_key) == wanted) {
+            if layer.cursor.is_valid()
+                && (best == At::Nowhere || layer.cursor.key().cmp(best_key) == wanted)
+            {
                 (best, best_key) = (At::Layer(index), layer.cursor.key());
             }
         }
-        if self.tree.is_valid() && (best == At::Nowhere || self.tree.key().cmp(best_key) == wanted) {
+        if self.tree.is_valid() && (best == At::Nowhere || self.tree.key().cmp(best_key) == wanted)
+        {
             best = At::Tree;
         }
         best
@@ -374,7 +409,12 @@ impl<'a> Cursor<'a> {
     fn find_run_end(&mut self) {
         let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
         let mut end = leaf.len();
-        let layer_key = self.layers.iter().filter(|l| l.cursor.is_valid()).map(|l| l.cursor.key()).min();
+        let layer_key = self
+            .layers
+            .iter()
+            .filter(|l| l.cursor.is_valid())
+            .map(|l| l.cursor.key())
+            .min();
         if let Some(key) = layer_key {
             end = end.min(leaf.lower_bound(key));
         }
@@ -427,12 +467,18 @@ impl<'a> Cursor<'a> {
 
     /// Whether one of the newest `count` layers deleted a range over `key`.
     fn is_covered(&self, key: &[u8], count: usize) -> bool {
-        self.layers[..count].iter().any(|l| l.buffer.is_some_and(|buffer| buffer.cover(key, l.csn) > 0))
+        self.layers[..count]
+            .iter()
+            .any(|l| l.buffer.is_some_and(|buffer| buffer.cover(key, l.csn) > 0))
     }
 }
 
 fn layer_of(buffer: &Arc<KeyspaceBuffer>, csn: u64) -> Layer<'_> {
-    Layer { cursor: buffer.cursor(), buffer: Some(buffer), csn }
+    Layer {
+        cursor: buffer.cursor(),
+        buffer: Some(buffer),
+        csn,
+    }
 }
 
 /// A range of keys as an inclusive lower and an exclusive upper bound.

@@ -50,7 +50,9 @@ pub(crate) struct DatabaseCore {
 
 impl std::fmt::Debug for Database {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Database").field("path", &self.core.engine.storage.describe()).finish()
+        f.debug_struct("Database")
+            .field("path", &self.core.engine.storage.describe())
+            .finish()
     }
 }
 
@@ -64,9 +66,15 @@ impl Database {
         options.check()?;
         let creates = matches!(kind, OpenKind::OpenOrCreate | OpenKind::Create);
         if !creates && !path.is_dir() {
-            return Err(Error::NotFound { path: path.to_owned() });
+            return Err(Error::NotFound {
+                path: path.to_owned(),
+            });
         }
-        let storage = if creates { OsStorage::create(path)? } else { OsStorage::open(path)? };
+        let storage = if creates {
+            OsStorage::create(path)?
+        } else {
+            OsStorage::open(path)?
+        };
         Database::start(recovery::open(Arc::new(storage), options, kind, false)?)
     }
 
@@ -78,7 +86,12 @@ impl Database {
     /// Opens a database on another storage: the simulated disk of the tests.
     #[doc(hidden)]
     pub fn open_on(storage: Arc<dyn Storage>, options: Options) -> Result<Database> {
-        Database::start(recovery::open(storage, options, OpenKind::OpenOrCreate, false)?)
+        Database::start(recovery::open(
+            storage,
+            options,
+            OpenKind::OpenOrCreate,
+            false,
+        )?)
     }
 
     fn start(engine: Engine) -> Result<Database> {
@@ -87,10 +100,16 @@ impl Database {
         if !engine.read_only {
             let spawn = |name: &str, body: fn(&Engine)| {
                 let engine = Arc::clone(&engine);
-                std::thread::Builder::new().name(name.into()).spawn(move || body(&engine)).map_err(|source| {
-                    let what = format!("a background thread cannot be started: {source}");
-                    Error::BadOption { option: "merge_threads", what }
-                })
+                std::thread::Builder::new()
+                    .name(name.into())
+                    .spawn(move || body(&engine))
+                    .map_err(|source| {
+                        let what = format!("a background thread cannot be started: {source}");
+                        Error::BadOption {
+                            option: "merge_threads",
+                            what,
+                        }
+                    })
             };
             threads.push(spawn("psitri-merge", merger::run)?);
             if !engine.in_memory {
@@ -98,8 +117,14 @@ impl Database {
                 threads.push(spawn("psitri-log", Engine::run_log)?);
             }
         }
-        let core = DatabaseCore { engine, threads: Mutex::new(threads), batches: Default::default() };
-        Ok(Database { core: Arc::new(core) })
+        let core = DatabaseCore {
+            engine,
+            threads: Mutex::new(threads),
+            batches: Default::default(),
+        };
+        Ok(Database {
+            core: Arc::new(core),
+        })
     }
 
     /// The keyspace `name`; created if there is none. Names are 1 to 255 bytes of UTF-8.
@@ -116,8 +141,12 @@ impl Database {
     /// The keyspace `name`; [`Error::KeyspaceNotFound`] if there is none.
     pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
         let keyspaces = self.core.engine.keyspaces.read();
-        let core = keyspaces.get(name).ok_or_else(|| Error::KeyspaceNotFound { name: name.to_owned() })?;
-        Ok(Keyspace { core: Arc::clone(core) })
+        let core = keyspaces.get(name).ok_or_else(|| Error::KeyspaceNotFound {
+            name: name.to_owned(),
+        })?;
+        Ok(Keyspace {
+            core: Arc::clone(core),
+        })
     }
 
     /// Creates keyspace `name`; [`Error::KeyspaceExists`] if there is one. At most 65,536 exist at a time.
@@ -128,13 +157,20 @@ impl Database {
         let mut tree = engine.tree.lock();
         let mut keyspaces = engine.keyspaces.write();
         if keyspaces.contains_key(name) {
-            return Err(Error::KeyspaceExists { name: name.to_owned() });
+            return Err(Error::KeyspaceExists {
+                name: name.to_owned(),
+            });
         }
         let (slot, active) = {
             let state = engine.states.current();
             let active = state.active().id;
-            let reusable = tree.free_slots.iter().position(|&(_, dropped_in)| dropped_in < active);
-            let slot = reusable.map_or(state.keyspaces.len() as u32, |index| tree.free_slots[index].0);
+            let reusable = tree
+                .free_slots
+                .iter()
+                .position(|&(_, dropped_in)| dropped_in < active);
+            let slot = reusable.map_or(state.keyspaces.len() as u32, |index| {
+                tree.free_slots[index].0
+            });
             (slot, active)
         };
         if slot as usize >= KEYSPACES_MAX {
@@ -173,7 +209,13 @@ impl Database {
         let engine = &self.core.engine;
         let mut commits = engine.commits.lock();
         let mut csn = 0;
-        let logged = engine.log_commit(&mut commits, ops.op_count(), ops.payload(), engine.options.durability, |c, _| csn = c)?;
+        let logged = engine.log_commit(
+            &mut commits,
+            ops.op_count(),
+            ops.payload(),
+            engine.options.durability,
+            |c, _| csn = c,
+        )?;
         drop(commits);
         engine.finish_commit(logged)?;
         Ok(csn)
@@ -187,7 +229,8 @@ impl Database {
         let core = self.open_keyspace(name)?.core;
         let _writer = core.lock()?;
         // With the write lock held and marked, the merge can finish with the keyspace: nothing of it stays behind.
-        core.generation_open.store(crate::txn::NO_GENERATION, Ordering::Release);
+        core.generation_open
+            .store(crate::txn::NO_GENERATION, Ordering::Release);
         let result = self.drop_locked(name, &core);
         core.generation_open.store(0, Ordering::Release);
         result
@@ -231,9 +274,16 @@ impl Database {
         let mut tree = engine.tree.lock();
         let mut keyspaces = engine.keyspaces.write();
         if keyspaces.contains_key(to) {
-            return Err(Error::KeyspaceExists { name: to.to_owned() });
+            return Err(Error::KeyspaceExists {
+                name: to.to_owned(),
+            });
         }
-        let core = keyspaces.get(from).cloned().ok_or_else(|| Error::KeyspaceNotFound { name: from.to_owned() })?;
+        let core = keyspaces
+            .get(from)
+            .cloned()
+            .ok_or_else(|| Error::KeyspaceNotFound {
+                name: from.to_owned(),
+            })?;
         let mut ops = OpsBuilder::new();
         ops.rename_keyspace(core.id, to.as_bytes());
         tree.catalog_csn = self.log_keyspace_change(&ops)?;

@@ -124,12 +124,21 @@ const STALL_POLL: Duration = Duration::from_millis(50);
 
 pub(crate) fn buffer_error(error: BufferError, reserve_bytes: usize) -> Error {
     match error {
-        BufferError::Full => Error::BufferFull { bytes: reserve_bytes },
-        BufferError::KeyTooLong { bytes } => Error::KeyTooLong { bytes, max: crate::KEY_BYTES_MAX },
-        BufferError::ValueTooLong { bytes } => {
-            Error::ValueTooLong { bytes: bytes as u64, max: crate::VALUE_BYTES_MAX }
-        }
-        other => Error::BadOption { option: "buffer_bytes", what: other.to_string() },
+        BufferError::Full => Error::BufferFull {
+            bytes: reserve_bytes,
+        },
+        BufferError::KeyTooLong { bytes } => Error::KeyTooLong {
+            bytes,
+            max: crate::KEY_BYTES_MAX,
+        },
+        BufferError::ValueTooLong { bytes } => Error::ValueTooLong {
+            bytes: bytes as u64,
+            max: crate::VALUE_BYTES_MAX,
+        },
+        other => Error::BadOption {
+            option: "buffer_bytes",
+            what: other.to_string(),
+        },
     }
 }
 
@@ -137,20 +146,34 @@ impl From<WalError> for Error {
     fn from(error: WalError) -> Error {
         match error {
             WalError::Storage(source) => Error::Storage(source),
-            WalError::Corrupted { file, offset, what } => Error::Corrupted { what: what.to_string(), file, offset },
-            WalError::UnsupportedVersion { found, supported, .. } => Error::UnsupportedVersion { found, supported },
-            WalError::Poisoned { cause } => Error::Poisoned { cause: cause.to_string() },
+            WalError::Corrupted { file, offset, what } => Error::Corrupted {
+                what: what.to_string(),
+                file,
+                offset,
+            },
+            WalError::UnsupportedVersion {
+                found, supported, ..
+            } => Error::UnsupportedVersion { found, supported },
+            WalError::Poisoned { cause } => Error::Poisoned {
+                cause: cause.to_string(),
+            },
             WalError::Visitor(inner) => match inner.downcast::<Error>() {
                 Ok(error) => *error,
                 Err(other) => Error::corrupted("log", 0, other.to_string()),
             },
-            other => Error::BadOption { option: "wal", what: other.to_string() },
+            other => Error::BadOption {
+                option: "wal",
+                what: other.to_string(),
+            },
         }
     }
 }
 
 impl Engine {
-    #[expect(clippy::too_many_arguments, reason = "called once by each way of opening")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once by each way of opening"
+    )]
     pub fn new(
         id: u64,
         options: Options,
@@ -176,7 +199,11 @@ impl Engine {
             states: Registry::new(Box::new(state)),
             visible_csn: AtomicU64::new(csn),
             log: log.as_ref().map(|log| Arc::clone(log.shared())),
-            commits: Mutex::new(Commits { log, csn_next: csn + 1, waiting: Default::default() }),
+            commits: Mutex::new(Commits {
+                log,
+                csn_next: csn + 1,
+                waiting: Default::default(),
+            }),
             tree: Mutex::new(tree),
             layers: Mutex::new(()),
             keyspaces: RwLock::new(keyspaces),
@@ -198,7 +225,9 @@ impl Engine {
             return Err(Error::ReadOnly);
         }
         match self.poison.get() {
-            Some(cause) => Err(Error::Poisoned { cause: cause.clone() }),
+            Some(cause) => Err(Error::Poisoned {
+                cause: cause.clone(),
+            }),
             None => Ok(()),
         }
     }
@@ -230,7 +259,12 @@ impl Engine {
     }
 
     /// Publishes new roots, and what was written and made obsolete for them. `tree` is the held lock.
-    pub fn publish_roots(&self, tree: &mut MutexGuard<'_, TreeState>, updates: &[RootUpdate], changes: &Changes) {
+    pub fn publish_roots(
+        &self,
+        tree: &mut MutexGuard<'_, TreeState>,
+        updates: &[RootUpdate],
+        changes: &Changes,
+    ) {
         let version = self.states.current().tree_version + 1;
         self.pager.publish(version, changes);
         self.change_layers(|state| apply_roots(state, version, updates));
@@ -266,7 +300,8 @@ impl Engine {
                     keyspaces: Arc::clone(&current.keyspaces),
                 };
                 drop(current);
-                self.generation_active.store(generation + 1, Ordering::SeqCst);
+                self.generation_active
+                    .store(generation + 1, Ordering::SeqCst);
                 self.states.publish(Box::new(state));
                 true
             }
@@ -334,7 +369,9 @@ impl Engine {
             }
             {
                 let state = self.states.current();
-                if state.active().id != generation || frozen_count(&state) < self.options.frozen_buffers {
+                if state.active().id != generation
+                    || frozen_count(&state) < self.options.frozen_buffers
+                {
                     break Ok(());
                 }
             }
@@ -348,17 +385,25 @@ impl Engine {
         };
         drop(signals);
         self.counters.stalls.fetch_add(1, Ordering::Relaxed);
-        self.counters.stalled_us.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.counters
+            .stalled_us
+            .fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         result?;
         self.freeze(generation)
     }
 
     /// The error of using a keyspace that a state does not have.
-    pub fn keyspace_state<'s>(&self, state: &'s State, core: &KeyspaceCore) -> Result<&'s KeyspaceState> {
+    pub fn keyspace_state<'s>(
+        &self,
+        state: &'s State,
+        core: &KeyspaceCore,
+    ) -> Result<&'s KeyspaceState> {
         if core.database != self.id {
             return Err(Error::ForeignKeyspace);
         }
-        state.keyspace(core.slot, core.id).ok_or_else(|| core.gone())
+        state
+            .keyspace(core.slot, core.id)
+            .ok_or_else(|| core.gone())
     }
 }
 
@@ -371,7 +416,10 @@ pub(crate) enum EngineKind {
 
 /// Frozen generations that the merge can take up.
 pub(crate) fn frozen_count(state: &State) -> usize {
-    state.generations[1..].iter().filter(|g| !g.blocked.load(Ordering::Relaxed)).count()
+    state.generations[1..]
+        .iter()
+        .filter(|g| !g.blocked.load(Ordering::Relaxed))
+        .count()
 }
 
 /// Puts new roots into a state and drops the generations that no keyspace needs any more.
@@ -389,10 +437,14 @@ pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate
         keyspace.dirty = true;
     }
     let frozen = state.generations.split_off(1);
-    state.generations.extend(frozen.into_iter().filter(|generation| {
-        generation.slots().iter().any(|&slot| {
-            keyspaces[slot as usize].as_ref().is_some_and(|k| k.generation_merged < generation.id)
-        })
-    }));
+    state
+        .generations
+        .extend(frozen.into_iter().filter(|generation| {
+            generation.slots().iter().any(|&slot| {
+                keyspaces[slot as usize]
+                    .as_ref()
+                    .is_some_and(|k| k.generation_merged < generation.id)
+            })
+        }));
     state.keyspaces = Arc::new(keyspaces);
 }

@@ -13,7 +13,9 @@ pub enum Error {
     Storage(#[from] StorageError),
 
     /// Stored bytes are not what was written. Nothing was returned from the damaged place.
-    #[error("corrupted database: {what} in {file} at offset {offset}; restore the file from a backup or run `psitri verify` for the extent of the damage")]
+    #[error(
+        "corrupted database: {what} in {file} at offset {offset}; restore the file from a backup or run `psitri verify` for the extent of the damage"
+    )]
     Corrupted {
         /// What was found to be wrong.
         what: String,
@@ -24,7 +26,9 @@ pub enum Error {
     },
 
     /// The database was written by a newer release.
-    #[error("the database has format version {found}, this release reads up to {supported}; open it with a newer release")]
+    #[error(
+        "the database has format version {found}, this release reads up to {supported}; open it with a newer release"
+    )]
     UnsupportedVersion {
         /// Version in the file.
         found: u32,
@@ -33,7 +37,9 @@ pub enum Error {
     },
 
     /// An earlier write or flush failed, so that the state of the disk is unknown. Reads go on; reopen to write again.
-    #[error("the database refuses writes after an earlier failure: {cause}; reads go on, reopen the database to write again")]
+    #[error(
+        "the database refuses writes after an earlier failure: {cause}; reads go on, reopen the database to write again"
+    )]
     Poisoned {
         /// The first failure.
         cause: String,
@@ -98,7 +104,9 @@ pub enum Error {
     },
 
     /// The handle's keyspace was dropped, or did not exist yet when the snapshot was taken.
-    #[error("keyspace {name:?} does not exist here: it was dropped, or created after the snapshot was taken")]
+    #[error(
+        "keyspace {name:?} does not exist here: it was dropped, or created after the snapshot was taken"
+    )]
     KeyspaceGone {
         /// Name when the handle was made.
         name: String,
@@ -156,7 +164,9 @@ pub enum Error {
     },
 
     /// The write buffer has no room for a version; the transaction should be aborted and split.
-    #[error("the write buffer's address space of {bytes} bytes is exhausted; use smaller transactions or begin_direct")]
+    #[error(
+        "the write buffer's address space of {bytes} bytes is exhausted; use smaller transactions or begin_direct"
+    )]
     BufferFull {
         /// Size of the address space.
         bytes: usize,

@@ -26,7 +26,14 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub fn new(pager: &'a Pager, state: &'a State, keyspace: &KeyspaceState, slot: u32, csn: u64, mode: ReadMode) -> View<'a> {
+    pub fn new(
+        pager: &'a Pager,
+        state: &'a State,
+        keyspace: &KeyspaceState,
+        slot: u32,
+        csn: u64,
+        mode: ReadMode,
+    ) -> View<'a> {
         let generations = match mode {
             ReadMode::Latest => &state.generations[..],
             ReadMode::Buffered => &state.generations[1..],

@@ -52,7 +52,13 @@ impl<'a, 'l> OwnChanges<'a, 'l> {
 
     fn at(mut cursor: BufferCursor<'a>, csn: u64, adopted: &'l mut Vec<u64>) -> OwnChanges<'a, 'l> {
         let positioned = cursor.first();
-        let mut changes = OwnChanges { cursor, csn, current: None, adopted, count: 0 };
+        let mut changes = OwnChanges {
+            cursor,
+            csn,
+            current: None,
+            adopted,
+            count: 0,
+        };
         if positioned {
             changes.settle();
         }
@@ -124,7 +130,7 @@ pub(crate) fn flatten(buffer: &KeyspaceBuffer, csn: u64) -> Vec<KeyRange> {
         return union;
     }
     for tombstone in buffer.range_tombstones(csn) {
-        union_push(&mut union, &tombstone.lo, tombstone.hi.as_deref());
+        union_push(&mut union, tombstone.lo(), tombstone.hi());
     }
     union
 }
@@ -142,7 +148,10 @@ pub(crate) fn union_push(union: &mut Vec<KeyRange>, lo: &[u8], hi: Option<&[u8]>
                 last.hi = hi.map(<[u8]>::to_vec);
             }
         }
-        _ => union.push(KeyRange { lo: lo.to_vec(), hi: hi.map(<[u8]>::to_vec) }),
+        _ => union.push(KeyRange {
+            lo: lo.to_vec(),
+            hi: hi.map(<[u8]>::to_vec),
+        }),
     }
 }
 
@@ -157,7 +166,11 @@ pub(crate) fn run(engine: &Engine) {
                 return;
             }
             if engine.states.current().generations.len() == 1 || signals.failure.is_some() {
-                let pause = if signals.failure.is_some() { RETRY } else { TICK };
+                let pause = if signals.failure.is_some() {
+                    RETRY
+                } else {
+                    TICK
+                };
                 engine.signals.work.wait_for(&mut signals, pause);
             }
             if signals.stopping {
@@ -248,7 +261,9 @@ fn ready_slots(state: &State, generation: &Generation, taken: &mut Vec<u32>) -> 
             ready.push(slot);
         }
     }
-    generation.blocked.store(blocked && ready.is_empty(), Ordering::Relaxed);
+    generation
+        .blocked
+        .store(blocked && ready.is_empty(), Ordering::Relaxed);
     ready
 }
 
@@ -284,7 +299,10 @@ fn merge_generation(engine: &Engine, generation: &Arc<Generation>, slots: &[u32]
                 .chunks(share)
                 .map(|slots| scope.spawn(|| merge_slots(engine, &state, generation, slots)))
                 .collect();
-            workers.into_iter().map(|worker| worker.join().expect("a merge does not panic")).collect()
+            workers
+                .into_iter()
+                .map(|worker| worker.join().expect("a merge does not panic"))
+                .collect()
         })
     };
     let mut merged = MergedPart::default();
@@ -317,11 +335,18 @@ struct MergedPart {
     entries: u64,
 }
 
-fn merge_slots(engine: &Engine, state: &State, generation: &Generation, slots: &[u32]) -> Result<MergedPart> {
+fn merge_slots(
+    engine: &Engine,
+    state: &State,
+    generation: &Generation,
+    slots: &[u32],
+) -> Result<MergedPart> {
     let mut sink = Sink::new(&engine.pager, state.tree_version + 1);
     let mut merged = MergedPart::default();
     for &slot in slots {
-        let (Some(buffer), Some(keyspace)) = (generation.buffer(slot), &state.keyspaces[slot as usize]) else {
+        let (Some(buffer), Some(keyspace)) =
+            (generation.buffer(slot), &state.keyspaces[slot as usize])
+        else {
             continue;
         };
         let changes = OwnChanges::committed(buffer.cursor(), &mut merged.adopted);
@@ -345,7 +370,10 @@ fn publish(engine: &Engine, generation: &Generation, slots: &[u32], merged: Merg
     let state = engine.states.current();
     let version = state.tree_version + 1;
     let gone = |slot: u32, id: u32| state.keyspace(slot, id).is_none();
-    debug_assert!(merged.updates.iter().all(|u| !gone(u.slot, u.id)), "drop waits for the merge");
+    debug_assert!(
+        merged.updates.iter().all(|u| !gone(u.slot, u.id)),
+        "drop waits for the merge"
+    );
     drop(state);
     // Values that were overwritten before they were merged: readers of the buffer may still see them.
     let mut unused = Vec::new();
@@ -359,7 +387,10 @@ fn publish(engine: &Engine, generation: &Generation, slots: &[u32], merged: Merg
     engine.pager.abandon(&unused, version);
     engine.publish_roots(&mut tree, &merged.updates, &merged.changes);
     engine.counters.merges.fetch_add(1, Ordering::Relaxed);
-    engine.counters.merged_entries.fetch_add(merged.entries, Ordering::Relaxed);
+    engine
+        .counters
+        .merged_entries
+        .fetch_add(merged.entries, Ordering::Relaxed);
 }
 
 /// Waits until a commit is visible: those that wait for the disk are stamped before they are.
@@ -377,11 +408,18 @@ impl Engine {
     pub fn drain(&self, slots: &[u32]) -> Result<()> {
         self.drain_while(|state| {
             let pending = |generation: &Generation, slot: u32| {
-                let merged = state.keyspaces[slot as usize].as_ref().is_none_or(|k| k.generation_merged >= generation.id);
-                !merged && generation.buffer(slot).is_some_and(|buffer| !buffer.is_empty())
+                let merged = state.keyspaces[slot as usize]
+                    .as_ref()
+                    .is_none_or(|k| k.generation_merged >= generation.id);
+                !merged
+                    && generation
+                        .buffer(slot)
+                        .is_some_and(|buffer| !buffer.is_empty())
             };
             let active = slots.iter().any(|&slot| pending(state.active(), slot));
-            let frozen = state.generations[1..].iter().any(|g| slots.iter().any(|&slot| pending(g, slot)));
+            let frozen = state.generations[1..]
+                .iter()
+                .any(|g| slots.iter().any(|&slot| pending(g, slot)));
             (active, frozen)
         })
     }
@@ -402,10 +440,14 @@ impl Engine {
             }
             let mut signals = self.signals.lock.lock();
             if let (Some(cause), true) = (&signals.failure, signals.rounds > first_round + 1) {
-                return Err(Error::Stalled { what: format!("the write buffer cannot be merged: {cause}") });
+                return Err(Error::Stalled {
+                    what: format!("the write buffer cannot be merged: {cause}"),
+                });
             }
             self.signals.work.notify_all();
-            self.signals.done.wait_for(&mut signals, crate::txn::DRAIN_POLL);
+            self.signals
+                .done
+                .wait_for(&mut signals, crate::txn::DRAIN_POLL);
         }
     }
 
@@ -414,9 +456,10 @@ impl Engine {
         let wanted = self.states.current().active().id;
         self.drain_while(|state| {
             let active = state.active();
-            let frozen = state.generations[1..].iter().any(|g| !g.blocked.load(Ordering::Relaxed));
+            let frozen = state.generations[1..]
+                .iter()
+                .any(|g| !g.blocked.load(Ordering::Relaxed));
             (active.id == wanted && !active.is_empty(), frozen)
         })
     }
 }
-

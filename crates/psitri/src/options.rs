@@ -248,11 +248,31 @@ impl Options {
         within("buffer_bytes", self.buffer_bytes, 256 << 10, 2 << 30)?;
         within("frozen_buffers", self.frozen_buffers, 1, 16)?;
         within("merge_threads", self.merge_threads, 1, 64)?;
-        within("wal_segment_bytes", self.wal_segment_bytes, 64 << 10, 1 << 30)?;
+        within(
+            "wal_segment_bytes",
+            self.wal_segment_bytes,
+            64 << 10,
+            1 << 30,
+        )?;
         within("checkpoint_bytes", self.checkpoint_bytes, 1 << 20, 1 << 40)?;
-        within("map_reserve_bytes", self.map_reserve_bytes, 16 << 20, 1 << 46)?;
-        within("async_interval (ms)", self.async_interval.as_millis(), 1, 3_600_000)?;
-        within("idle_flush (ms)", self.idle_flush.as_millis(), 10, 3_600_000)
+        within(
+            "map_reserve_bytes",
+            self.map_reserve_bytes,
+            16 << 20,
+            1 << 46,
+        )?;
+        within(
+            "async_interval (ms)",
+            self.async_interval.as_millis(),
+            1,
+            3_600_000,
+        )?;
+        within(
+            "idle_flush (ms)",
+            self.idle_flush.as_millis(),
+            10,
+            3_600_000,
+        )
     }
 }
 

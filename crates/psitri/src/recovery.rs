@@ -20,7 +20,10 @@ use crate::{
     keyspace::KeyspaceCore,
     node::{NodeRef, PAGE_BYTES, ValuePointer},
     options::OpenKind,
-    pager::{CheckpointRecord, DATA_FILE, PageMap, Pager, SUPERBLOCK_PAGES, SlotError, Superblock, value_extent},
+    pager::{
+        CheckpointRecord, DATA_FILE, PageMap, Pager, SUPERBLOCK_PAGES, SlotError, Superblock,
+        value_extent,
+    },
     state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, State},
     storage::{LockMode, OpenMode, Storage, StorageFile},
     sync::{Arc, Ordering},
@@ -46,21 +49,36 @@ fn wal_options(options: &Options) -> WalOptions {
 }
 
 /// Opens the database that `storage` holds.
-pub(crate) fn open(storage: Arc<dyn Storage>, options: Options, kind: OpenKind, in_memory: bool) -> Result<Engine> {
+pub(crate) fn open(
+    storage: Arc<dyn Storage>,
+    options: Options,
+    kind: OpenKind,
+    in_memory: bool,
+) -> Result<Engine> {
     options.check()?;
     let read_only = kind == OpenKind::ReadOnly;
     let path = || storage.describe().into();
-    let lock = storage.lock(if read_only { LockMode::Shared } else { LockMode::Exclusive })?;
+    let lock = storage.lock(if read_only {
+        LockMode::Shared
+    } else {
+        LockMode::Exclusive
+    })?;
     let exists = storage.exists(DATA_FILE)?;
     match kind {
         OpenKind::Create if exists => return Err(Error::AlreadyExists { path: path() }),
-        OpenKind::OpenExisting | OpenKind::ReadOnly if !exists => return Err(Error::NotFound { path: path() }),
+        OpenKind::OpenExisting | OpenKind::ReadOnly if !exists => {
+            return Err(Error::NotFound { path: path() });
+        }
         _ => {}
     }
     if !exists {
         create_data_file(storage.as_ref())?;
     }
-    let mode = if read_only { OpenMode::Read } else { OpenMode::ReadWrite };
+    let mode = if read_only {
+        OpenMode::Read
+    } else {
+        OpenMode::ReadWrite
+    };
     let file = storage.open(DATA_FILE, mode)?;
     let superblock = read_superblock(file.as_ref())?;
     let (map, loaded) = Pager::load_map(file.as_ref(), &superblock)?;
@@ -75,22 +93,63 @@ pub(crate) fn open(storage: Arc<dyn Storage>, options: Options, kind: OpenKind, 
     pager.adopt_map(loaded);
 
     let pool = Arc::new(ArenaPool::new(options.buffer_bytes, options.frozen_buffers));
-    let mut recovery = Recovery::new(next_database_id(), &options, &pager, &superblock, Arc::clone(&pool))?;
+    let mut recovery = Recovery::new(
+        next_database_id(),
+        &options,
+        &pager,
+        &superblock,
+        Arc::clone(&pool),
+    )?;
     if in_memory {
-        return Ok(recovery.finish(EngineOf { options, storage, kind: EngineKind::Memory, pool, lock: Some(lock) }, pager, None));
+        return Ok(recovery.finish(
+            EngineOf {
+                options,
+                storage,
+                kind: EngineKind::Memory,
+                pool,
+                lock: Some(lock),
+            },
+            pager,
+            None,
+        ));
     }
-    let end = wal::replay(storage.as_ref(), superblock.wal_start_lsn, superblock.wal_durable_lsn, |record| {
-        recovery.apply(&pager, &record).map_err(|error| WalError::Visitor(Box::new(error)))
-    })?;
+    let end = wal::replay(
+        storage.as_ref(),
+        superblock.wal_start_lsn,
+        superblock.wal_durable_lsn,
+        |record| {
+            recovery
+                .apply(&pager, &record)
+                .map_err(|error| WalError::Visitor(Box::new(error)))
+        },
+    )?;
     let log = if read_only {
         None
     } else {
         // The superblock may be in the page cache only, if its writer was killed.
         file.sync_data()?;
-        Some(Wal::resume(Arc::clone(&storage), wal_options(&options), end)?)
+        Some(Wal::resume(
+            Arc::clone(&storage),
+            wal_options(&options),
+            end,
+        )?)
     };
-    let kind = if read_only { EngineKind::ReadOnly } else { EngineKind::Disk };
-    Ok(recovery.finish(EngineOf { options, storage, kind, pool, lock: Some(lock) }, pager, log))
+    let kind = if read_only {
+        EngineKind::ReadOnly
+    } else {
+        EngineKind::Disk
+    };
+    Ok(recovery.finish(
+        EngineOf {
+            options,
+            storage,
+            kind,
+            pool,
+            lock: Some(lock),
+        },
+        pager,
+        log,
+    ))
 }
 
 /// (1): writes an empty database beside its name and renames it.
@@ -100,7 +159,14 @@ fn create_data_file(storage: &dyn Storage) -> Result<()> {
     }
     let file = storage.open(DATA_FILE_NEW, OpenMode::Create)?;
     file.allocate(0, SUPERBLOCK_PAGES * PAGE_BYTES as u64)?;
-    let pager = Pager::new(Arc::clone(&file), PageMap::new(SUPERBLOCK_PAGES), 0, 1 << 20, 0, true)?;
+    let pager = Pager::new(
+        Arc::clone(&file),
+        PageMap::new(SUPERBLOCK_PAGES),
+        0,
+        1 << 20,
+        0,
+        true,
+    )?;
     let record = CheckpointRecord {
         generation: 1,
         csn: 0,
@@ -132,10 +198,15 @@ fn read_superblock(file: &dyn StorageFile) -> Result<Superblock> {
         }
         file.read_at(&mut bytes, offset)?;
         match Superblock::decode(&bytes) {
-            Ok(found) if newest.is_none_or(|best| found.generation > best.generation) => newest = Some(found),
+            Ok(found) if newest.is_none_or(|best| found.generation > best.generation) => {
+                newest = Some(found)
+            }
             Ok(_) => {}
             Err(SlotError::Version(found)) => {
-                return Err(Error::UnsupportedVersion { found, supported: crate::pager::FORMAT_VERSION });
+                return Err(Error::UnsupportedVersion {
+                    found,
+                    supported: crate::pager::FORMAT_VERSION,
+                });
             }
             Err(SlotError::Invalid(what)) => why = what,
         }
@@ -168,8 +239,17 @@ struct Recovery {
 }
 
 impl Recovery {
-    fn new(database: u64, options: &Options, pager: &Pager, superblock: &Superblock, pool: Arc<ArenaPool>) -> Result<Recovery> {
-        let catalog = Root { node: superblock.catalog, keys: superblock.catalog_keys };
+    fn new(
+        database: u64,
+        options: &Options,
+        pager: &Pager,
+        superblock: &Superblock,
+        pool: Arc<ArenaPool>,
+    ) -> Result<Recovery> {
+        let catalog = Root {
+            node: superblock.catalog,
+            keys: superblock.catalog_keys,
+        };
         let mut recovery = Recovery {
             database,
             buffer_bytes: options.buffer_bytes as u64,
@@ -196,7 +276,11 @@ impl Recovery {
     }
 
     fn add_keyspace(&mut self, id: u32, name: &str, root: Root, csn_merged: u64) -> Result<()> {
-        let slot = self.table.iter().position(Option::is_none).unwrap_or(self.table.len());
+        let slot = self
+            .table
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.table.len());
         if slot >= KEYSPACES_MAX {
             return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
         }
@@ -232,12 +316,21 @@ impl Recovery {
 
     fn apply_op(&mut self, pager: &Pager, record: &wal::Record<'_>, op: Op<'_>) -> Result<()> {
         let name_of = |name: &[u8]| {
-            String::from_utf8(name.to_vec()).map_err(|_| Error::corrupted("log", record.lsn, "a keyspace name is not UTF-8"))
+            String::from_utf8(name.to_vec())
+                .map_err(|_| Error::corrupted("log", record.lsn, "a keyspace name is not UTF-8"))
         };
         match op {
-            Op::Put { keyspace, key, value } => self.put(record, keyspace, key, Kind::Value, value),
+            Op::Put {
+                keyspace,
+                key,
+                value,
+            } => self.put(record, keyspace, key, Kind::Value, value),
             Op::Delete { keyspace, key } => self.put(record, keyspace, key, Kind::Tombstone, &[]),
-            Op::PutLarge { keyspace, key, pointer } => {
+            Op::PutLarge {
+                keyspace,
+                key,
+                pointer,
+            } => {
                 if !self.is_news(record, keyspace) {
                     return Ok(());
                 }
@@ -276,7 +369,11 @@ impl Recovery {
             Op::RenameKeyspace { id, name } => {
                 if record.csn > self.tree.catalog_csn {
                     self.tree.catalog_csn = record.csn;
-                    if let Some(keyspace) = self.by_id.get(&id).and_then(|&slot| self.table[slot as usize].as_mut()) {
+                    if let Some(keyspace) = self
+                        .by_id
+                        .get(&id)
+                        .and_then(|&slot| self.table[slot as usize].as_mut())
+                    {
                         keyspace.core.set_name(Arc::from(name_of(name)?.as_str()));
                         keyspace.dirty = true;
                     }
@@ -288,7 +385,9 @@ impl Recovery {
 
     /// Frees the tree of a dropped keyspace. Its slot stays empty in this run of recovery only if nothing was buffered.
     fn drop_keyspace(&mut self, pager: &Pager, id: u32, slot: u32) -> Result<()> {
-        let keyspace = self.table[slot as usize].take().expect("ids name slots that are taken");
+        let keyspace = self.table[slot as usize]
+            .take()
+            .expect("ids name slots that are taken");
         let mut sink = crate::pager::Sink::new(pager, self.tree_version + 1);
         crate::tree::kill_tree(&mut sink, keyspace.root.node)?;
         let changes = sink.finish()?;
@@ -304,10 +403,15 @@ impl Recovery {
     /// (3): whether a keyspace exists and its tree does not hold the record yet.
     fn is_news(&self, record: &wal::Record<'_>, keyspace: u32) -> bool {
         let slot = self.by_id.get(&keyspace);
-        slot.and_then(|&slot| self.table[slot as usize].as_ref()).is_some_and(|k| record.csn > k.csn_merged)
+        slot.and_then(|&slot| self.table[slot as usize].as_ref())
+            .is_some_and(|k| record.csn > k.csn_merged)
     }
 
-    fn writer(&mut self, record: &wal::Record<'_>, keyspace: u32) -> Result<Option<crate::buffer::BufferWriter>> {
+    fn writer(
+        &mut self,
+        record: &wal::Record<'_>,
+        keyspace: u32,
+    ) -> Result<Option<crate::buffer::BufferWriter>> {
         if !self.is_news(record, keyspace) {
             return Ok(None);
         }
@@ -317,25 +421,44 @@ impl Recovery {
         Ok(Some(writer.expect("recovery has the only writer")))
     }
 
-    fn put(&mut self, record: &wal::Record<'_>, keyspace: u32, key: &[u8], kind: Kind, payload: &[u8]) -> Result<()> {
+    fn put(
+        &mut self,
+        record: &wal::Record<'_>,
+        keyspace: u32,
+        key: &[u8],
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<()> {
         let reserve = self.reserve_bytes;
         let csn = record.csn;
         if let Some(mut writer) = self.writer(record, keyspace)? {
             let floor = writer.watermark();
-            let (_, outcome) = writer.put(key, kind, payload, floor).map_err(|e| buffer_error(e, reserve))?;
+            let (_, outcome) = writer
+                .put(key, kind, payload, floor)
+                .map_err(|e| buffer_error(e, reserve))?;
             writer.stamp(outcome.version, csn);
         }
         Ok(())
     }
 
     fn finish(self, of: EngineOf, pager: Pager, log: Option<Wal>) -> Engine {
-        let keyspaces = self.table.iter().flatten().map(|k| (k.core.name(), Arc::clone(&k.core))).collect();
+        let keyspaces = self
+            .table
+            .iter()
+            .flatten()
+            .map(|k| (k.core.name(), Arc::clone(&k.core)))
+            .collect();
         let state = State {
             tree_version: self.tree_version,
             generations: self.generations,
             keyspaces: Arc::new(self.table),
         };
-        debug_assert!(state.generations.iter().all(|g| g.first_lsn.load(Ordering::Relaxed) >= self.log_start));
+        debug_assert!(
+            state
+                .generations
+                .iter()
+                .all(|g| g.first_lsn.load(Ordering::Relaxed) >= self.log_start)
+        );
         Engine::new(
             self.database,
             of.options,

@@ -3,8 +3,7 @@
 use std::ops::{ControlFlow, RangeBounds};
 
 use crate::{
-    Cursor, Keyspace, ReadMode, Result,
-    count,
+    Cursor, Keyspace, ReadMode, Result, count,
     cursor::key_range,
     database::DatabaseCore,
     layers::View,
@@ -41,8 +40,15 @@ pub struct Snapshot {
 impl Snapshot {
     pub(crate) fn new(db: &Arc<DatabaseCore>, mode: ReadMode) -> Snapshot {
         let engine = &db.engine;
-        let (pin, csn) = engine.states.acquire_raw(|_| engine.visible_csn.load(Ordering::Acquire));
-        Snapshot { pin: Some(pin), csn, mode, db: Arc::clone(db) }
+        let (pin, csn) = engine
+            .states
+            .acquire_raw(|| engine.visible_csn.load(Ordering::Acquire));
+        Snapshot {
+            pin: Some(pin),
+            csn,
+            mode,
+            db: Arc::clone(db),
+        }
     }
 
     /// Commit sequence number of the newest commit it sees (with [`ReadMode::Latest`]).
@@ -51,9 +57,15 @@ impl Snapshot {
     }
 
     fn state(&self) -> &State {
-        let pin = self.pin.as_ref().expect("a snapshot has its pin until it is dropped");
+        let pin = self
+            .pin
+            .as_ref()
+            .expect("a snapshot has its pin until it is dropped");
         // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
-        #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+        #[expect(
+            unsafe_code,
+            reason = "the pin and its registry live together in this structure"
+        )]
         unsafe {
             pin.get()
         }
@@ -65,7 +77,14 @@ impl Snapshot {
         let state = self.state();
         let core = &keyspace.core;
         let found = engine.keyspace_state(state, core)?;
-        Ok(View::new(&engine.pager, state, found, core.slot, self.csn, self.mode))
+        Ok(View::new(
+            &engine.pager,
+            state,
+            found,
+            core.slot,
+            self.csn,
+            self.mode,
+        ))
     }
 
     /// The value of `key`. The slice is not a copy; it lives as long as the snapshot.
@@ -129,9 +148,12 @@ impl Drop for Snapshot {
         if let Some(pin) = self.pin.take() {
             // SAFETY: the registry lives in the engine, which `self.db` keeps alive; what was borrowed from the snapshot is
             // gone.
-            #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+            #[expect(
+                unsafe_code,
+                reason = "the pin and its registry live together in this structure"
+            )]
             unsafe {
-                pin.release(&self.db.engine.states);
+                pin.release();
             }
         }
     }
@@ -139,6 +161,9 @@ impl Drop for Snapshot {
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot").field("csn", &self.csn).field("mode", &self.mode).finish()
+        f.debug_struct("Snapshot")
+            .field("csn", &self.csn)
+            .field("mode", &self.mode)
+            .finish()
     }
 }

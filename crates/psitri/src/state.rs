@@ -59,7 +59,10 @@ impl State {
     /// The keyspace in `slot`, if it is the one with this id.
     #[inline]
     pub fn keyspace(&self, slot: u32, id: u32) -> Option<&KeyspaceState> {
-        self.keyspaces.get(slot as usize)?.as_ref().filter(|keyspace| keyspace.core.id == id)
+        self.keyspaces
+            .get(slot as usize)?
+            .as_ref()
+            .filter(|keyspace| keyspace.core.id == id)
     }
 }
 
@@ -95,7 +98,9 @@ impl Generation {
     }
 
     fn arena(&self) -> &Arc<Arena> {
-        self.arena.as_ref().expect("the arena is taken only by drop")
+        self.arena
+            .as_ref()
+            .expect("the arena is taken only by drop")
     }
 
     #[inline]
@@ -143,7 +148,11 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         self.buffers = Box::new([const { OnceLock::new() }; TABLE_WIDTH]);
-        if let Some(arena) = self.arena.take().and_then(|arena| Arc::try_unwrap(arena).ok()) {
+        if let Some(arena) = self
+            .arena
+            .take()
+            .and_then(|arena| Arc::try_unwrap(arena).ok())
+        {
             self.pool.put(arena);
         }
     }
@@ -176,7 +185,8 @@ impl ArenaPool {
         if let Some(arena) = self.arenas.lock().pop() {
             return Ok(arena);
         }
-        Arena::new(self.reserve_bytes).map_err(|error| crate::engine::buffer_error(error, self.reserve_bytes))
+        Arena::new(self.reserve_bytes)
+            .map_err(|error| crate::engine::buffer_error(error, self.reserve_bytes))
     }
 
     fn put(&self, mut arena: Arena) {

@@ -86,8 +86,10 @@ impl Database {
         let engine = &self.core.engine;
         let space = engine.pager.space_use()?;
         let state = engine.states.current();
-        let (wal_bytes, wal_retained_bytes) =
-            engine.log.as_ref().map_or((0, 0), |log| (log.allocated_bytes(), log.retained_bytes()));
+        let (wal_bytes, wal_retained_bytes) = engine
+            .log
+            .as_ref()
+            .map_or((0, 0), |log| (log.allocated_bytes(), log.retained_bytes()));
         let mut keyspaces: Vec<KeyspaceStats> = state
             .keyspaces
             .iter()
@@ -142,12 +144,17 @@ impl Database {
         let mut roots = vec![("the catalog".to_owned(), catalog)];
         for keyspace in state.keyspaces.iter().flatten() {
             report.keyspaces += 1;
-            roots.push((format!("keyspace {:?}", keyspace.core.name()), keyspace.root));
+            roots.push((
+                format!("keyspace {:?}", keyspace.core.name()),
+                keyspace.root,
+            ));
         }
         for (name, root) in roots {
             match verify_tree(&engine.pager, root, &mut check) {
                 Ok(()) => {}
-                Err(error @ Error::Corrupted { .. }) => report.errors.push(format!("{name}: {error}")),
+                Err(error @ Error::Corrupted { .. }) => {
+                    report.errors.push(format!("{name}: {error}"))
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -165,7 +172,10 @@ impl Database {
                     (left, page) = (left - here, page + 1);
                 }
             }
-            let differs = counted.iter().zip(&live).position(|(&counted, &live)| counted != u32::from(live));
+            let differs = counted
+                .iter()
+                .zip(&live)
+                .position(|(&counted, &live)| counted != u32::from(live));
             if let Some(page) = differs {
                 report.errors.push(format!(
                     "{DATA_FILE}: the page map counts {} units in page {page}, the trees use {}",

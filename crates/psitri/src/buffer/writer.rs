@@ -34,7 +34,7 @@ const CHUNK_BYTES_MAX: u64 = 256 << 10;
 const LINE_BYTES: usize = 64;
 
 /// A moment in the life of a writer. Versions written later lie above it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watermark(u32);
 
 /// What a write did.

@@ -72,9 +72,13 @@ impl Pager {
         match result {
             Ok((pieces, table)) => {
                 let old = std::mem::replace(&mut space.pieces, pieces);
-                let mut obsolete: Vec<Extent> = space.map_table.replace(table).into_iter().collect();
+                let mut obsolete: Vec<Extent> =
+                    space.map_table.replace(table).into_iter().collect();
                 for (index, piece) in old.iter().enumerate() {
-                    let kept = space.pieces.get(index).is_some_and(|new| new.page == piece.page);
+                    let kept = space
+                        .pieces
+                        .get(index)
+                        .is_some_and(|new| new.page == piece.page);
                     if piece.page != 0 && !kept {
                         obsolete.push(map_page(piece.page));
                     }
@@ -83,7 +87,8 @@ impl Pager {
                     space.map.release(extent);
                 }
                 space.durable_version = captured.version;
-                self.written_bytes.fetch_sub(captured.written_bytes, Ordering::Relaxed);
+                self.written_bytes
+                    .fetch_sub(captured.written_bytes, Ordering::Relaxed);
                 Ok(())
             }
             Err(error) => {
@@ -117,7 +122,10 @@ impl Pager {
             let mut page = [0; PAGE_BYTES];
             page[..bytes.len()].copy_from_slice(bytes);
             let at = self.write_map_pages(&page, fresh)?;
-            pieces[*index] = Piece { page: at, crc: crc32c::crc32c(&page) };
+            pieces[*index] = Piece {
+                page: at,
+                crc: crc32c::crc32c(&page),
+            };
         }
         // The file may have been cut since a piece was last written.
         let pieces_max = (self.space.lock().map.page_end().div_ceil(CHUNK_PAGES)) as usize;
@@ -149,7 +157,8 @@ impl Pager {
             wal_start_lsn: record.wal_start_lsn,
             wal_durable_lsn: record.wal_durable_lsn,
         };
-        self.file.write_at(&superblock.encode(), Superblock::offset(record.generation))?;
+        self.file
+            .write_at(&superblock.encode(), Superblock::offset(record.generation))?;
         self.file.sync_data()?;
         Ok((pieces, table_extent))
     }
@@ -162,7 +171,11 @@ impl Pager {
             space.map.settle(page + i, UNITS_PER_PAGE as u32);
         }
         drop(space);
-        fresh.push(Extent { page, units: (count * UNITS_PER_PAGE) as u32, birth: 0 });
+        fresh.push(Extent {
+            page,
+            units: (count * UNITS_PER_PAGE) as u32,
+            birth: 0,
+        });
         self.file.write_at(bytes, page * PAGE_BYTES as u64)?;
         Ok(page)
     }
@@ -196,8 +209,12 @@ impl Pager {
     }
 
     /// Reads the map of a checkpoint back.
-    pub fn load_map(file: &dyn StorageFile, superblock: &Superblock) -> Result<(PageMap, LoadedMap)> {
-        let damaged = |page: u64, what: &str| Error::corrupted(DATA_FILE, page * PAGE_BYTES as u64, what);
+    pub fn load_map(
+        file: &dyn StorageFile,
+        superblock: &Superblock,
+    ) -> Result<(PageMap, LoadedMap)> {
+        let damaged =
+            |page: u64, what: &str| Error::corrupted(DATA_FILE, page * PAGE_BYTES as u64, what);
         let superblock_offset = Superblock::offset(superblock.generation);
         let file_pages = file.len()? / PAGE_BYTES as u64;
         let inside = |page: u64, count: u64| {
@@ -205,17 +222,28 @@ impl Pager {
         };
         // A real file cannot have more pages than the references of a tree can name.
         if superblock.page_end < SUPERBLOCK_PAGES || superblock.page_end > 1 << 40 {
-            return Err(Error::corrupted(DATA_FILE, superblock_offset, "impossible file length"));
+            return Err(Error::corrupted(
+                DATA_FILE,
+                superblock_offset,
+                "impossible file length",
+            ));
         }
         let table_len = superblock.map_pieces as usize * TABLE_ENTRY_BYTES;
         let table_pages = table_len.div_ceil(PAGE_BYTES).max(1) as u64;
         if !inside(superblock.map_table_page, table_pages) {
-            return Err(Error::corrupted(DATA_FILE, superblock_offset, "page map lies outside the file; the file is cut short"));
+            return Err(Error::corrupted(
+                DATA_FILE,
+                superblock_offset,
+                "page map lies outside the file; the file is cut short",
+            ));
         }
         let mut table = vec![0; table_len];
         file.read_at(&mut table, superblock.map_table_page * PAGE_BYTES as u64)?;
         if crc32c::crc32c(&table) != superblock.map_table_crc {
-            return Err(damaged(superblock.map_table_page, "page map table checksum does not match"));
+            return Err(damaged(
+                superblock.map_table_page,
+                "page map table checksum does not match",
+            ));
         }
         let mut map = PageMap::new(superblock.page_end);
         let mut loaded = LoadedMap {
@@ -234,7 +262,10 @@ impl Pager {
                 continue;
             }
             if !inside(page, 1) {
-                return Err(damaged(superblock.map_table_page, "page map piece lies outside the file; the file is cut short"));
+                return Err(damaged(
+                    superblock.map_table_page,
+                    "page map piece lies outside the file; the file is cut short",
+                ));
             }
             let mut bytes = [0; PAGE_BYTES];
             file.read_at(&mut bytes, page * PAGE_BYTES as u64)?;
@@ -242,8 +273,16 @@ impl Pager {
                 return Err(damaged(page, "page map piece does not match its checksum"));
             }
         }
-        if let Some(lost) = map.live().iter().skip(file_pages as usize).position(|&live| live > 0) {
-            return Err(damaged(file_pages + lost as u64, "the file is cut short: a page in use is missing"));
+        if let Some(lost) = map
+            .live()
+            .iter()
+            .skip(file_pages as usize)
+            .position(|&live| live > 0)
+        {
+            return Err(damaged(
+                file_pages + lost as u64,
+                "the file is cut short: a page in use is missing",
+            ));
         }
         Ok((map, loaded))
     }
@@ -269,5 +308,9 @@ pub(crate) struct LoadedMap {
 }
 
 fn map_page(page: u64) -> Extent {
-    Extent { page, units: UNITS_PER_PAGE as u32, birth: 0 }
+    Extent {
+        page,
+        units: UNITS_PER_PAGE as u32,
+        birth: 0,
+    }
 }

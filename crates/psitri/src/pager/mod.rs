@@ -143,7 +143,11 @@ impl Pager {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let base = self.base.load(Ordering::Acquire).cast_const().wrapping_add(at.byte_offset() as usize);
+            let base = self
+                .base
+                .load(Ordering::Acquire)
+                .cast_const()
+                .wrapping_add(at.byte_offset() as usize);
             for line in 0..4 {
                 // SAFETY: a prefetch has no effect but on caches, whatever the address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(line * 64).cast()) };
@@ -167,7 +171,9 @@ impl Pager {
     fn bytes(&self, offset: u64, len: usize) -> &[u8] {
         // SAFETY: (2) and (5): the range lies in the file, as its page was handed out or checked by `check_range`; nobody
         // writes it while it can be reached, and the mapping lives as long as `self`.
-        unsafe { slice::from_raw_parts(self.base.load(Ordering::Acquire).add(offset as usize), len) }
+        unsafe {
+            slice::from_raw_parts(self.base.load(Ordering::Acquire).add(offset as usize), len)
+        }
     }
 
     #[inline]
@@ -216,7 +222,11 @@ impl Pager {
         let offset = pointer.byte_offset();
         self.check_range(offset, u64::from(pointer.len))?;
         if crc32c::crc32c(self.bytes(offset, pointer.len as usize)) != pointer.crc {
-            return Err(Error::corrupted(DATA_FILE, offset, "value checksum does not match"));
+            return Err(Error::corrupted(
+                DATA_FILE,
+                offset,
+                "value checksum does not match",
+            ));
         }
         Ok(())
     }
@@ -269,7 +279,10 @@ impl Pager {
         }
         for &extent in &changes.deaths {
             space.map.died(extent);
-            space.pending.push(Pending { extent, death: version });
+            space.pending.push(Pending {
+                extent,
+                death: version,
+            });
         }
     }
 
@@ -288,7 +301,9 @@ impl Pager {
     /// Extents that were written but that no published version refers to, and no pinned version before `death`.
     pub fn abandon(&self, extents: &[Extent], death: u64) {
         let mut space = self.space.lock();
-        space.pending.extend(extents.iter().map(|&extent| Pending { extent, death }));
+        space
+            .pending
+            .extend(extents.iter().map(|&extent| Pending { extent, death }));
     }
 
     /// Extents that nobody but the caller ever knew of.
@@ -336,7 +351,11 @@ impl Pager {
     pub fn space_use(&self) -> Result<SpaceUse> {
         let file_bytes = self.file.allocated_bytes()?;
         let space = self.space.lock();
-        let pending_units: u64 = space.pending.iter().map(|p| u64::from(p.extent.units)).sum();
+        let pending_units: u64 = space
+            .pending
+            .iter()
+            .map(|p| u64::from(p.extent.units))
+            .sum();
         Ok(SpaceUse {
             file_bytes,
             reachable_bytes: space.map.live_bytes(),

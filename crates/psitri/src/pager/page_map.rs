@@ -45,7 +45,10 @@ impl Extent {
         let pages = self.units.div_ceil(per_page).max(1);
         (0..pages).map(move |i| {
             let left = self.units - i * per_page;
-            ((self.page + u64::from(i)) as usize, left.min(per_page) as u8)
+            (
+                (self.page + u64::from(i)) as usize,
+                left.min(per_page) as u8,
+            )
         })
     }
 }
@@ -80,7 +83,10 @@ impl PageMap {
     }
 
     pub fn free_pages(&self) -> u64 {
-        self.held.iter().filter(|&&h| h == 0 || h == PUNCHED).count() as u64
+        self.held
+            .iter()
+            .filter(|&&h| h == 0 || h == PUNCHED)
+            .count() as u64
     }
 
     /// Adds pages at the end of the file, free.
@@ -108,8 +114,15 @@ impl PageMap {
 
     /// Hands out a run of free pages, at most `want` and at least one, lowest address first.
     pub fn reserve(&mut self, want: usize) -> Option<(u64, usize)> {
-        let start = self.free_hint + self.held[self.free_hint..].iter().position(|&h| is_free(h))?;
-        let run = self.held[start..].iter().take(want).take_while(|&&h| is_free(h)).count();
+        let start = self.free_hint
+            + self.held[self.free_hint..]
+                .iter()
+                .position(|&h| is_free(h))?;
+        let run = self.held[start..]
+            .iter()
+            .take(want)
+            .take_while(|&&h| is_free(h))
+            .count();
         self.held[start..start + run].fill(RESERVED);
         self.free_hint = start + run;
         Some((start as u64, run))
@@ -120,7 +133,11 @@ impl PageMap {
         let mut at = self.free_hint;
         while let Some(skip) = self.held[at..].iter().position(|&h| is_free(h)) {
             let start = at + skip;
-            let run = self.held[start..].iter().take(count).take_while(|&&h| is_free(h)).count();
+            let run = self.held[start..]
+                .iter()
+                .take(count)
+                .take_while(|&&h| is_free(h))
+                .count();
             if run == count {
                 self.held[start..start + run].fill(RESERVED);
                 return Some(start as u64);
@@ -144,7 +161,11 @@ impl PageMap {
     pub fn hold(&mut self, extent: Extent) {
         for (page, units) in extent.parts() {
             let held = &mut self.held[page];
-            *held = if is_free(*held) { units } else { (*held + units).min(UNITS_PER_PAGE as u8) };
+            *held = if is_free(*held) {
+                units
+            } else {
+                (*held + units).min(UNITS_PER_PAGE as u8)
+            };
         }
     }
 
@@ -216,7 +237,10 @@ impl PageMap {
         for (index, dirty) in self.dirty.iter_mut().enumerate() {
             if std::mem::take(dirty) {
                 let start = index * chunk;
-                pieces.push((index, self.live[start..self.live.len().min(start + chunk)].to_vec()));
+                pieces.push((
+                    index,
+                    self.live[start..self.live.len().min(start + chunk)].to_vec(),
+                ));
             }
         }
         pieces
@@ -262,7 +286,11 @@ mod tests {
     use super::*;
 
     fn extent(page: u64, units: u32) -> Extent {
-        Extent { page, units, birth: 0 }
+        Extent {
+            page,
+            units,
+            birth: 0,
+        }
     }
 
     #[test]

@@ -114,7 +114,11 @@ impl<'p> Sink<'p> {
         let at = NodeRef::new(page, offset_units, units as u32);
         node::seal(image, at, self.birth);
         self.buffer[start..start + image.len()].copy_from_slice(image);
-        self.births.push(Extent { page, units: units as u32, birth: self.birth });
+        self.births.push(Extent {
+            page,
+            units: units as u32,
+            birth: self.birth,
+        });
         Ok(at)
     }
 
@@ -132,7 +136,11 @@ impl<'p> Sink<'p> {
         let place = &mut self.buffer[start..start + units * UNIT_BYTES];
         place[..value.len()].copy_from_slice(value);
         place[value.len()..].fill(0);
-        self.births.push(Extent { page, units: units as u32, birth: self.birth });
+        self.births.push(Extent {
+            page,
+            units: units as u32,
+            birth: self.birth,
+        });
         Ok(ValuePointer::new(page, offset_units, len, crc, self.birth))
     }
 
@@ -143,7 +151,11 @@ impl<'p> Sink<'p> {
 
     /// Counts a node as dead once this sink's version is published.
     pub fn kill_node(&mut self, at: NodeRef, birth: u64) {
-        self.deaths.push(Extent { page: at.page(), units: at.units(), birth });
+        self.deaths.push(Extent {
+            page: at.page(),
+            units: at.units(),
+            birth,
+        });
     }
 
     /// Counts an out-of-line value as dead once this sink's version is published.
@@ -171,7 +183,11 @@ impl<'p> Sink<'p> {
     }
 
     fn write_run(&mut self, page: u64, units: u32, bytes: &[u8]) -> Result<()> {
-        let extent = Extent { page, units, birth: self.birth };
+        let extent = Extent {
+            page,
+            units,
+            birth: self.birth,
+        };
         let pages = bytes.len().div_ceil(PAGE_BYTES) as u64;
         {
             let mut space = self.pager.space.lock();
@@ -195,7 +211,9 @@ impl<'p> Sink<'p> {
 
     /// Nodes that this process wrote need no check.
     fn note_written(&self, page: u64, pages: u64) {
-        self.pager.written_bytes.fetch_add(pages * PAGE_BYTES as u64, Ordering::Relaxed);
+        self.pager
+            .written_bytes
+            .fetch_add(pages * PAGE_BYTES as u64, Ordering::Relaxed);
         for page in page..page + pages {
             if let Some(word) = self.pager.checked.get(page as usize) {
                 word.store(u64::MAX, Ordering::Relaxed);
@@ -210,7 +228,10 @@ impl<'p> Sink<'p> {
         {
             let mut space = self.pager.space.lock();
             for index in 0..page_count {
-                space.map.settle(self.first_page + index as u64, used.get(index).copied().unwrap_or(0));
+                space.map.settle(
+                    self.first_page + index as u64,
+                    used.get(index).copied().unwrap_or(0),
+                );
             }
         }
         if used.is_empty() {
@@ -221,7 +242,9 @@ impl<'p> Sink<'p> {
             self.buffer[start..(index + 1) * PAGE_BYTES].fill(0);
         }
         let bytes = &self.buffer[..used.len() * PAGE_BYTES];
-        self.pager.file.write_at(bytes, self.first_page * PAGE_BYTES as u64)?;
+        self.pager
+            .file
+            .write_at(bytes, self.first_page * PAGE_BYTES as u64)?;
         self.note_written(self.first_page, used.len() as u64);
         Ok(())
     }
@@ -253,5 +276,9 @@ impl Drop for Sink<'_> {
 /// Space that a value outside its leaf takes.
 pub(crate) fn value_extent(pointer: &ValuePointer) -> Extent {
     let units = (pointer.len as usize).div_ceil(UNIT_BYTES).max(1) as u32;
-    Extent { page: pointer.page(), units, birth: pointer.birth }
+    Extent {
+        page: pointer.page(),
+        units,
+        birth: pointer.birth,
+    }
 }

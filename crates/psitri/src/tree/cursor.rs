@@ -22,7 +22,14 @@ pub(crate) struct TreeCursor<'a> {
 
 impl<'a> TreeCursor<'a> {
     pub fn new(pager: &'a Pager, root: Root) -> TreeCursor<'a> {
-        TreeCursor { pager, root, path: Vec::new(), leaf: None, index: 0, key: Vec::new() }
+        TreeCursor {
+            pager,
+            root,
+            path: Vec::new(),
+            leaf: None,
+            index: 0,
+            key: Vec::new(),
+        }
     }
 
     pub fn is_valid(&self) -> bool {
@@ -43,7 +50,9 @@ impl<'a> TreeCursor<'a> {
     /// Value of the position. The cursor must be valid.
     #[inline]
     pub fn value(&self) -> Stored<'a> {
-        self.leaf.expect("the cursor is positioned").value(self.index)
+        self.leaf
+            .expect("the cursor is positioned")
+            .value(self.index)
     }
 
     /// The leaf of the position, and the index in it.
@@ -100,7 +109,8 @@ impl<'a> TreeCursor<'a> {
     /// Last key before `key`; the last of all if `key` is `None`.
     pub fn seek_lt(&mut self, key: Option<&[u8]>) -> Result<bool> {
         let last = |inner: &Inner<'a>| inner.len() - 1;
-        let leaf = self.descend(|inner| key.map_or_else(|| last(inner), |key| inner.search(key)))?;
+        let leaf =
+            self.descend(|inner| key.map_or_else(|| last(inner), |key| inner.search(key)))?;
         let Some(leaf) = leaf else {
             return Ok(false);
         };
@@ -167,7 +177,9 @@ impl<'a> TreeCursor<'a> {
                 continue;
             }
             self.path.push((inner, index - 1));
-            let leaf = self.edge(inner.child(index - 1), inner.level(), |inner| inner.len() - 1)?;
+            let leaf = self.edge(inner.child(index - 1), inner.level(), |inner| {
+                inner.len() - 1
+            })?;
             if leaf.len() > 0 {
                 self.settle(leaf, leaf.len() - 1);
                 return Ok(true);
@@ -176,7 +188,12 @@ impl<'a> TreeCursor<'a> {
         Ok(false)
     }
 
-    fn edge(&mut self, at: NodeRef, parent_level: u8, choose: impl Fn(&Inner<'a>) -> usize) -> Result<Leaf<'a>> {
+    fn edge(
+        &mut self,
+        at: NodeRef,
+        parent_level: u8,
+        choose: impl Fn(&Inner<'a>) -> usize,
+    ) -> Result<Leaf<'a>> {
         let mut node = open_child(self.pager, at, parent_level)?;
         loop {
             match node {

@@ -21,8 +21,8 @@ use super::{Node, Root, open_root, walk};
 use crate::{
     Result,
     node::{
-        self, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef, Stored,
-        VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
+        self, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef,
+        Stored, VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
     },
     pager::Sink,
 };
@@ -103,7 +103,9 @@ struct Merger<'m, 'p, S> {
 impl<S: ChangeStream> Merger<'_, '_, S> {
     /// Whether the stream has a change below `upper`.
     fn has_change(&self, upper: Option<&[u8]>) -> bool {
-        self.changes.key().is_some_and(|key| upper.is_none_or(|upper| key < upper))
+        self.changes
+            .key()
+            .is_some_and(|key| upper.is_none_or(|upper| key < upper))
     }
 
     /// Drops ranges that end at or before `key`: keys only grow.
@@ -120,7 +122,9 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     /// Whether `key` is in a deleted range. Keys must be asked for in ascending order.
     fn is_deleted(&mut self, key: &[u8]) -> bool {
         self.pass_ranges(key);
-        self.ranges.first().is_some_and(|range| range.lo.as_slice() <= key)
+        self.ranges
+            .first()
+            .is_some_and(|range| range.lo.as_slice() <= key)
     }
 
     /// Whether a deleted range meets `[lower, upper)`, and whether it covers all of it.
@@ -173,7 +177,12 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             } else if changed || meets {
                 self.visit(child, &child_lower, bound)?;
             } else {
-                self.attach(inner.level() - 1, child, &child_lower, inner.child_keys(index))?;
+                self.attach(
+                    inner.level() - 1,
+                    child,
+                    &child_lower,
+                    inner.child_keys(index),
+                )?;
             }
             std::mem::swap(&mut child_lower, &mut child_upper);
         }
@@ -219,7 +228,10 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     fn is_level_empty(&self, level: u8) -> bool {
         match level {
             0 => self.leaves.is_empty(),
-            _ => self.inners.get(usize::from(level) - 1).is_none_or(|l| l.packer.is_empty()),
+            _ => self
+                .inners
+                .get(usize::from(level) - 1)
+                .is_none_or(|l| l.packer.is_empty()),
         }
     }
 
@@ -231,7 +243,13 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     }
 
     /// A leaf with changes.
-    fn visit_leaf(&mut self, leaf: Leaf<'_>, bytes: &[u8], lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
+    fn visit_leaf(
+        &mut self,
+        leaf: Leaf<'_>,
+        bytes: &[u8],
+        lower: &[u8],
+        upper: Option<&[u8]>,
+    ) -> Result<()> {
         if self.range_over(lower, upper).0 {
             return self.repack_leaf(leaf, lower, upper);
         }
@@ -257,7 +275,12 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     }
 
     /// Replaces values in place while every change allows it. True if no change is left for this leaf.
-    fn patch_leaf(&mut self, leaf: Leaf<'_>, image: &mut [u8], upper: Option<&[u8]>) -> Result<bool> {
+    fn patch_leaf(
+        &mut self,
+        leaf: Leaf<'_>,
+        image: &mut [u8],
+        upper: Option<&[u8]>,
+    ) -> Result<bool> {
         while self.has_change(upper) {
             let Change::Put(value) = self.changes.change() else {
                 return Ok(false);
@@ -280,7 +303,8 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     /// Merges the entries of a leaf with the changes below `upper` into the packer.
     fn repack_leaf(&mut self, leaf: Leaf<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
         self.begin_run(lower);
-        let mut entries = LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
+        let mut entries =
+            LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         while let Some((key, stored)) = entries.next() {
             let mut replaced = false;
             while let Some(change_key) = self.changes.key() {
@@ -309,7 +333,8 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     /// Pushes a leaf's entries as they are.
     fn push_leaf_entries(&mut self, leaf: Leaf<'_>, lower: &[u8]) -> Result<()> {
         self.begin_run(lower);
-        let mut entries = LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
+        let mut entries =
+            LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         while let Some((key, stored)) = entries.next() {
             self.push_entry(key, stored)?;
         }
@@ -384,7 +409,10 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         let index = usize::from(level) - 1;
         while let Some(image) = self.inners[index].packer.pop_last() {
             let separator = image.first_separator.to_vec();
-            let inner = Root { keys: image.keys, node: self.sink.place(image.bytes)? };
+            let inner = Root {
+                keys: image.keys,
+                node: self.sink.place(image.bytes)?,
+            };
             self.push_child(level + 1, &separator, inner)?;
         }
         Ok(())
@@ -395,13 +423,21 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         let index = usize::from(level) - 1;
         while self.inners.len() <= index {
             let level = self.inners.len() as u8 + 1;
-            self.inners.push(Level { packer: InnerPacker::new(level), newest: Root::default() });
+            self.inners.push(Level {
+                packer: InnerPacker::new(level),
+                newest: Root::default(),
+            });
         }
-        self.inners[index].packer.push(separator, child.node, child.keys);
+        self.inners[index]
+            .packer
+            .push(separator, child.node, child.keys);
         self.inners[index].newest = child;
         while let Some(image) = self.inners[index].packer.pop_full() {
             let separator = image.first_separator.to_vec();
-            let inner = Root { keys: image.keys, node: self.sink.place(image.bytes)? };
+            let inner = Root {
+                keys: image.keys,
+                node: self.sink.place(image.bytes)?,
+            };
             self.push_child(level + 1, &separator, inner)?;
         }
         Ok(())
@@ -417,7 +453,9 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             let Some(own) = self.inners.get(index) else {
                 return Ok(Root::default());
             };
-            let is_top = self.inners[index + 1..].iter().all(|above| above.packer.is_empty());
+            let is_top = self.inners[index + 1..]
+                .iter()
+                .all(|above| above.packer.is_empty());
             if is_top && own.packer.pending_len() == 1 {
                 return Ok(own.newest);
             }

@@ -26,7 +26,10 @@ pub(crate) fn verify_tree(pager: &Pager, root: Root, check: &mut TreeCheck) -> R
     let level = node::level(pager.recheck_node(root.node)?);
     let keys = verify_node(pager, root.node, level, &[], None, check)?;
     if keys != root.keys {
-        return Err(damaged(root.node, "the tree holds another number of keys than its root says"));
+        return Err(damaged(
+            root.node,
+            "the tree holds another number of keys than its root says",
+        ));
     }
     Ok(())
 }
@@ -49,7 +52,11 @@ fn verify_node(
         return Err(damaged(at, "a child is on the wrong level"));
     }
     check.nodes += 1;
-    check.extents.push(Extent { page: at.page(), units: at.units(), birth: node::birth(bytes) });
+    check.extents.push(Extent {
+        page: at.page(),
+        units: at.units(),
+        birth: node::birth(bytes),
+    });
     match open_root(pager, at)? {
         Node::Leaf(leaf) => {
             let mut key = Vec::new();
@@ -75,16 +82,28 @@ fn verify_node(
             for index in 0..inner.len() {
                 let bound = if index + 1 < inner.len() {
                     inner.separator(index + 1, &mut child_upper);
-                    if child_upper <= child_lower || upper.is_some_and(|upper| child_upper.as_slice() >= upper) {
+                    if child_upper <= child_lower
+                        || upper.is_some_and(|upper| child_upper.as_slice() >= upper)
+                    {
                         return Err(damaged(at, "separators are out of order"));
                     }
                     Some(child_upper.as_slice())
                 } else {
                     upper
                 };
-                let keys = verify_node(pager, inner.child(index), level - 1, &child_lower, bound, check)?;
+                let keys = verify_node(
+                    pager,
+                    inner.child(index),
+                    level - 1,
+                    &child_lower,
+                    bound,
+                    check,
+                )?;
                 if keys != inner.child_keys(index) {
-                    return Err(damaged(at, "a child holds another number of keys than its parent says"));
+                    return Err(damaged(
+                        at,
+                        "a child holds another number of keys than its parent says",
+                    ));
                 }
                 total += keys;
                 std::mem::swap(&mut child_lower, &mut child_upper);

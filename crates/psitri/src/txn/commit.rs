@@ -39,18 +39,27 @@ impl WriteTxn {
         let (parts, large_values) = (&mut self.parts, &mut self.large_values);
         let pin = self.pin.as_ref().expect("a transaction has a pin");
         // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
-        #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+        #[expect(
+            unsafe_code,
+            reason = "the pin and its registry live together in this structure"
+        )]
         let generation = unsafe { pin.get() }.active();
         let mut commits = engine.commits.lock();
-        let logged = engine.log_commit(&mut commits, ops.op_count(), ops.payload(), durability, |csn, lsn| {
-            generation.note_commit(lsn);
-            if !large_values.is_empty() {
-                generation.large_values.lock().append(large_values);
-            }
-            for part in parts.iter_mut() {
-                part.stamp(csn);
-            }
-        });
+        let logged = engine.log_commit(
+            &mut commits,
+            ops.op_count(),
+            ops.payload(),
+            durability,
+            |csn, lsn| {
+                generation.note_commit(lsn);
+                if !large_values.is_empty() {
+                    generation.large_values.lock().append(large_values);
+                }
+                for part in parts.iter_mut() {
+                    part.stamp(csn);
+                }
+            },
+        );
         drop(commits);
         self.parts[0].guard.ops = ops;
         let logged = logged?;
@@ -62,7 +71,9 @@ impl WriteTxn {
 impl Part {
     /// Adds what the part changed to a log record: of several versions of a key, the newest.
     pub(super) fn encode(&self, ops: &mut OpsBuilder) {
-        let WriterSlot { buffer, touched, .. } = &*self.guard;
+        let WriterSlot {
+            buffer, touched, ..
+        } = &*self.guard;
         let buffer: &BufferWriter = buffer.as_ref().expect("an open part has a writer");
         for step in touched {
             match step {
@@ -81,7 +92,6 @@ impl Part {
                             ops.put_large(self.id, key, payload.try_into().expect("24 bytes"));
                         }
                         Kind::Tombstone => ops.delete(self.id, key),
-                        kind => unreachable!("{kind:?} is not written"),
                     }
                 }
             }
@@ -90,7 +100,9 @@ impl Part {
 
     /// Gives every version of the part its CSN.
     pub(super) fn stamp(&mut self, csn: u64) {
-        let WriterSlot { buffer, touched, .. } = &mut *self.guard;
+        let WriterSlot {
+            buffer, touched, ..
+        } = &mut *self.guard;
         let buffer = buffer.as_mut().expect("an open part has a writer");
         for step in touched.drain(..) {
             match step {
@@ -100,4 +112,3 @@ impl Part {
         }
     }
 }
-

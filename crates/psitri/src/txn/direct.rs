@@ -29,7 +29,9 @@ impl WriteTxn {
         for part in &mut self.parts {
             part.guard.buffer = None;
             part.guard.generation = 0;
-            part.core.generation_open.store(NO_GENERATION, Ordering::Release);
+            part.core
+                .generation_open
+                .store(NO_GENERATION, Ordering::Release);
         }
         let slots: Vec<u32> = self.parts.iter().map(|part| part.slot).collect();
         engine.drain(&slots)?;
@@ -82,7 +84,10 @@ impl WriteTxn {
         let large_values = std::mem::take(&mut self.large_values);
         self.undo_to(None);
         if let Err(error) = self.enter_private() {
-            let extents: Vec<_> = large_values.iter().map(|(_, pointer)| value_extent(pointer)).collect();
+            let extents: Vec<_> = large_values
+                .iter()
+                .map(|(_, pointer)| value_extent(pointer))
+                .collect();
             self.db.engine.pager.discard(&extents);
             return Err(error);
         }
@@ -90,7 +95,8 @@ impl WriteTxn {
         let reserve = self.db.engine.pool.reserve_bytes();
         for (part, steps) in self.parts.iter_mut().zip(written) {
             for step in steps {
-                part.replay(step).map_err(|e| crate::engine::buffer_error(e, reserve))?;
+                part.replay(step)
+                    .map_err(|e| crate::engine::buffer_error(e, reserve))?;
             }
         }
         Ok(())
@@ -105,7 +111,12 @@ impl WriteTxn {
         let mut sink = Sink::new(&engine.pager, birth);
         let mut adopted = Vec::new();
         for part in &self.parts {
-            let buffer = part.guard.buffer.as_ref().expect("an open part has a writer").buffer();
+            let buffer = part
+                .guard
+                .buffer
+                .as_ref()
+                .expect("an open part has a writer")
+                .buffer();
             // SAFETY: this transaction holds the write lock, and nothing is written while the merge reads.
             #[expect(unsafe_code, reason = "contract of cursor_own")]
             let cursor = unsafe { buffer.cursor_own() };
@@ -165,16 +176,20 @@ impl WriteTxn {
                 csn_merged: csn,
             })
             .collect();
-        if !spilled
-            && let Some(log) = &mut commits.log
-        {
+        if !spilled && let Some(log) = &mut commits.log {
             log.append(csn, ops.op_count(), ops.payload())?;
             if durability.waits() {
                 engine.flush_under_lock(&mut commits)?;
             }
         }
         commits.csn_next = csn + 1;
-        let changes = std::mem::take(&mut self.private.as_mut().expect("the transaction is direct").changes);
+        let changes = std::mem::take(
+            &mut self
+                .private
+                .as_mut()
+                .expect("the transaction is direct")
+                .changes,
+        );
         let result = if checkpointing.is_some() {
             engine.publish_roots_durably(&mut tree, &mut commits, &updates, &changes)
         } else {
@@ -205,13 +220,24 @@ enum Copied {
 impl Part {
     /// The newest version of each key the part touched, and its ranges.
     fn copy_out(&self) -> Vec<Copied> {
-        let WriterSlot { buffer, touched, .. } = &*self.guard;
+        let WriterSlot {
+            buffer, touched, ..
+        } = &*self.guard;
         let buffer = buffer.as_ref().expect("an open part has a writer");
         let copy = |step: &Touched| match step {
-            Touched::Range(range) => Some(Copied::Range(range.1.0.to_vec(), range.1.1.as_deref().map(<[u8]>::to_vec))),
-            Touched::Version(entry, version) => (buffer.newest(*entry) == Some(*version)).then(|| {
-                Copied::Version(buffer.key(*entry).to_vec(), buffer.kind(*version), buffer.payload(*version).to_vec())
-            }),
+            Touched::Range(range) => Some(Copied::Range(
+                range.1.0.to_vec(),
+                range.1.1.as_deref().map(<[u8]>::to_vec),
+            )),
+            Touched::Version(entry, version) => {
+                (buffer.newest(*entry) == Some(*version)).then(|| {
+                    Copied::Version(
+                        buffer.key(*entry).to_vec(),
+                        buffer.kind(*version),
+                        buffer.payload(*version).to_vec(),
+                    )
+                })
+            }
         };
         touched.iter().filter_map(copy).collect()
     }
@@ -230,7 +256,8 @@ impl Part {
             Copied::Range(lo, hi) => {
                 let tombstone = buffer.add_range_tombstone(&lo, hi.as_deref());
                 let bounds = (lo.into(), hi.map(Into::into));
-                slot.touched.push(Touched::Range(Box::new((tombstone, bounds))));
+                slot.touched
+                    .push(Touched::Range(Box::new((tombstone, bounds))));
             }
         }
         Ok(())

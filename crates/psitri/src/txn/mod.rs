@@ -36,7 +36,7 @@ use crate::{
     tree::Root,
 };
 
-pub(crate) use direct::DRAIN_POLL;
+pub(crate) use direct::{DRAIN_POLL, NO_GENERATION};
 pub use nested::NestedTxn;
 
 /// Values longer than this are written straight to the data file and not to the buffer and the log.
@@ -103,15 +103,22 @@ pub(crate) enum TxnKind {
 }
 
 impl WriteTxn {
-    pub(crate) fn begin(db: &Arc<DatabaseCore>, keyspaces: &[&Keyspace], kind: TxnKind) -> Result<WriteTxn> {
+    pub(crate) fn begin(
+        db: &Arc<DatabaseCore>,
+        keyspaces: &[&Keyspace],
+        kind: TxnKind,
+    ) -> Result<WriteTxn> {
         let engine = &db.engine;
         engine.check_writable()?;
         engine.admit()?;
-        let mut cores: SmallVec<[&Arc<KeyspaceCore>; 4]> = keyspaces.iter().map(|k| &k.core).collect();
+        let mut cores: SmallVec<[&Arc<KeyspaceCore>; 4]> =
+            keyspaces.iter().map(|k| &k.core).collect();
         cores.sort_unstable_by_key(|core| core.id);
         for pair in cores.windows(2) {
             if pair[0].id == pair[1].id {
-                return Err(Error::NamedTwice { name: pair[0].name() });
+                return Err(Error::NamedTwice {
+                    name: pair[0].name(),
+                });
             }
         }
         let mut txn = WriteTxn {
@@ -149,15 +156,22 @@ impl WriteTxn {
     /// Pins the current state, in place of an older one.
     fn pin_current(&mut self) -> Result<()> {
         let engine = &self.db.engine;
-        let (pin, csn) = engine.states.acquire_raw(|_| engine.visible_csn.load(Ordering::Acquire));
+        let (pin, csn) = engine
+            .states
+            .acquire_raw(|| engine.visible_csn.load(Ordering::Acquire));
         self.unpin();
         self.csn = csn;
         let state = self.pin.insert(pin);
         // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
-        #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+        #[expect(
+            unsafe_code,
+            reason = "the pin and its registry live together in this structure"
+        )]
         let state = unsafe { state.get() };
         for part in &mut self.parts {
-            let keyspace = state.keyspace(part.slot, part.id).ok_or_else(|| part.core.gone())?;
+            let keyspace = state
+                .keyspace(part.slot, part.id)
+                .ok_or_else(|| part.core.gone())?;
             part.root = keyspace.root;
             part.generation_merged = keyspace.generation_merged;
         }
@@ -168,9 +182,12 @@ impl WriteTxn {
         if let Some(pin) = self.pin.take() {
             // SAFETY: the registry lives in the engine, which `self.db` keeps alive; nothing borrowed from the state
             // outlives a call that takes `&mut self`.
-            #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+            #[expect(
+                unsafe_code,
+                reason = "the pin and its registry live together in this structure"
+            )]
             unsafe {
-                pin.release(&self.db.engine.states);
+                pin.release();
             }
         }
     }
@@ -180,7 +197,10 @@ impl WriteTxn {
     fn state(&self) -> &State {
         let pin = self.pin.as_ref().expect("a transaction has a pin");
         // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
-        #[expect(unsafe_code, reason = "the pin and its registry live together in this structure")]
+        #[expect(
+            unsafe_code,
+            reason = "the pin and its registry live together in this structure"
+        )]
         unsafe {
             pin.get()
         }
@@ -196,7 +216,9 @@ impl WriteTxn {
             let generation = unsafe { &*generation };
             let mut fresh = false;
             for part in &mut self.parts {
-                part.core.generation_open.store(generation.id, Ordering::Release);
+                part.core
+                    .generation_open
+                    .store(generation.id, Ordering::Release);
                 fresh |= part.enter(generation);
             }
             // A buffer that was made after its generation was frozen might be overlooked by the merge.
@@ -210,7 +232,11 @@ impl WriteTxn {
     #[inline]
     fn part_index(&self, keyspace: &Keyspace) -> Result<usize> {
         let core = &keyspace.core;
-        match self.parts.iter().position(|part| Arc::ptr_eq(&part.core, core)) {
+        match self
+            .parts
+            .iter()
+            .position(|part| Arc::ptr_eq(&part.core, core))
+        {
             Some(index) => Ok(index),
             None if core.database != self.db.engine.id => Err(Error::ForeignKeyspace),
             None => Err(Error::NotInTransaction { name: core.name() }),
@@ -255,7 +281,12 @@ impl Part {
             self.guard.buffer = Some(buffer.writer().expect("the write lock is held"));
             self.guard.generation = generation.id;
         }
-        self.floor = self.guard.buffer.as_ref().expect("just entered").watermark();
+        self.floor = self
+            .guard
+            .buffer
+            .as_ref()
+            .expect("just entered")
+            .watermark();
         fresh
     }
 }
@@ -292,8 +323,11 @@ impl WriteTxn {
         }
         let kept = frame.map_or(0, |frame| frame.large_values);
         if self.large_values.len() > kept {
-            let extents: Vec<_> =
-                self.large_values.drain(kept..).map(|(_, pointer)| crate::pager::value_extent(&pointer)).collect();
+            let extents: Vec<_> = self
+                .large_values
+                .drain(kept..)
+                .map(|(_, pointer)| crate::pager::value_extent(&pointer))
+                .collect();
             self.db.engine.pager.discard(&extents);
         }
         if frame.is_none()

@@ -33,9 +33,19 @@ impl WriteTxn {
     /// address space, eight times `buffer_bytes`.
     pub fn nested(&mut self) -> NestedTxn<'_> {
         let large_values = self.large_values.len();
-        let marks: SmallVec<_> = self.parts.iter_mut().map(|part| (part.guard.touched.len(), part.raise_floor())).collect();
-        self.frames.push(Frame { marks, large_values });
-        NestedTxn { parent: self, open: true }
+        let marks: SmallVec<_> = self
+            .parts
+            .iter_mut()
+            .map(|part| (part.guard.touched.len(), part.raise_floor()))
+            .collect();
+        self.frames.push(Frame {
+            marks,
+            large_values,
+        });
+        NestedTxn {
+            parent: self,
+            open: true,
+        }
     }
 
     /// Ends the innermost level; its changes belong to the level around it.
@@ -86,7 +96,12 @@ impl DerefMut for NestedTxn<'_> {
 impl Part {
     /// Versions written from now on belong to a new level. Returns the floor of the level before.
     fn raise_floor(&mut self) -> Watermark {
-        let floor = self.guard.buffer.as_ref().expect("an open part has a writer").watermark();
+        let floor = self
+            .guard
+            .buffer
+            .as_ref()
+            .expect("an open part has a writer")
+            .watermark();
         std::mem::replace(&mut self.floor, floor)
     }
 
@@ -94,7 +109,10 @@ impl Part {
     pub(super) fn undo_to(&mut self, mark: usize) {
         let slot = &mut *self.guard;
         while slot.touched.len() > mark {
-            let step = slot.touched.pop().expect("the list is longer than the mark");
+            let step = slot
+                .touched
+                .pop()
+                .expect("the list is longer than the mark");
             let buffer = slot.buffer.as_mut().expect("an open part has a writer");
             match step {
                 Touched::Version(entry, version) => buffer.undo(entry, version),

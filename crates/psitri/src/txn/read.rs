@@ -17,7 +17,11 @@ impl WriteTxn {
             return self.foreign_view(keyspace)?.get(key);
         };
         let part = &self.parts[index];
-        let buffer = part.guard.buffer.as_ref().expect("an open part has a writer");
+        let buffer = part
+            .guard
+            .buffer
+            .as_ref()
+            .expect("an open part has a writer");
         match buffer.get(key) {
             Found::Absent => self.view_below(part).get(key),
             Found::Deleted => Ok(None),
@@ -32,7 +36,12 @@ impl WriteTxn {
             return Ok(Cursor::over(self.foreign_view(keyspace)?));
         };
         let part = &self.parts[index];
-        let buffer = part.guard.buffer.as_ref().expect("an open part has a writer").buffer();
+        let buffer = part
+            .guard
+            .buffer
+            .as_ref()
+            .expect("an open part has a writer")
+            .buffer();
         // SAFETY: this transaction holds the write lock, and the cursor borrows the transaction, so that nothing is
         // written while it lives.
         #[expect(unsafe_code, reason = "contract of cursor_own")]
@@ -41,7 +50,11 @@ impl WriteTxn {
     }
 
     /// Number of keys in the transaction's view of a range.
-    pub fn count<'k>(&self, keyspace: &Keyspace, range: impl std::ops::RangeBounds<&'k [u8]>) -> Result<u64> {
+    pub fn count<'k>(
+        &self,
+        keyspace: &Keyspace,
+        range: impl std::ops::RangeBounds<&'k [u8]>,
+    ) -> Result<u64> {
         let mut cursor = self.cursor(keyspace)?.with_range(range);
         let mut count = 0;
         let mut found = cursor.seek_first()?;
@@ -73,6 +86,13 @@ impl WriteTxn {
         let state = self.state();
         let core = &keyspace.core;
         let found = engine.keyspace_state(state, core)?;
-        Ok(View::new(&engine.pager, state, found, core.slot, self.csn, ReadMode::Latest))
+        Ok(View::new(
+            &engine.pager,
+            state,
+            found,
+            core.slot,
+            self.csn,
+            ReadMode::Latest,
+        ))
     }
 }

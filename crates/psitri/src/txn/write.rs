@@ -16,7 +16,10 @@ const ENTRY_OVERHEAD_BYTES: u64 = 48;
 
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
-        return Err(Error::KeyTooLong { bytes: key.len(), max: KEY_BYTES_MAX });
+        return Err(Error::KeyTooLong {
+            bytes: key.len(),
+            max: KEY_BYTES_MAX,
+        });
     }
     Ok(())
 }
@@ -84,7 +87,12 @@ impl WriteTxn {
     /// assert_eq!(db.snapshot().count(&log, ..)?, 2);
     /// # Ok(()) }
     /// ```
-    pub fn remove_range(&mut self, keyspace: &Keyspace, lo: &[u8], hi: Option<&[u8]>) -> Result<()> {
+    pub fn remove_range(
+        &mut self,
+        keyspace: &Keyspace,
+        lo: &[u8],
+        hi: Option<&[u8]>,
+    ) -> Result<()> {
         let index = self.part_index(keyspace)?;
         check_key(lo)?;
         if let Some(hi) = hi {
@@ -96,7 +104,9 @@ impl WriteTxn {
         // At the commit's CSN a version beats a range, so that later puts stay. Versions written so far are earlier:
         // they become tombstones.
         let mut own = Vec::new();
-        self.parts[index].writer().uncommitted_in_range(lo, hi, &mut own);
+        self.parts[index]
+            .writer()
+            .uncommitted_in_range(lo, hi, &mut own);
         let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
         for entry in own {
@@ -104,7 +114,9 @@ impl WriteTxn {
         }
         let tombstone = part.writer().add_range_tombstone(lo, hi);
         let bounds = (Box::from(lo), hi.map(Box::from));
-        part.guard.touched.push(Touched::Range(Box::new((tombstone, bounds))));
+        part.guard
+            .touched
+            .push(Touched::Range(Box::new((tombstone, bounds))));
         self.wrote((lo.len() + hi.map_or(0, <[u8]>::len)) as u64)
     }
 
@@ -115,7 +127,9 @@ impl WriteTxn {
         let floor = part.floor;
         let slot = &mut *part.guard;
         let buffer = slot.buffer.as_mut().expect("an open part has a writer");
-        let (entry, outcome) = buffer.put(key, kind, payload, floor).map_err(|e| buffer_error(e, reserve))?;
+        let (entry, outcome) = buffer
+            .put(key, kind, payload, floor)
+            .map_err(|e| buffer_error(e, reserve))?;
         if outcome.pushed {
             slot.touched.push(Touched::Version(entry, outcome.version));
         }
@@ -125,7 +139,10 @@ impl WriteTxn {
     /// Writes a large value to the data file, and its place to the buffer.
     fn put_large(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
         if value.len() as u64 > VALUE_BYTES_MAX {
-            return Err(Error::ValueTooLong { bytes: value.len() as u64, max: VALUE_BYTES_MAX });
+            return Err(Error::ValueTooLong {
+                bytes: value.len() as u64,
+                max: VALUE_BYTES_MAX,
+            });
         }
         let engine = &self.db.engine;
         let mut sink = Sink::new(&engine.pager, self.state().tree_version + 1);
@@ -153,14 +170,22 @@ impl WriteTxn {
 
 impl Part {
     pub(super) fn writer(&mut self) -> &mut crate::buffer::BufferWriter {
-        self.guard.buffer.as_mut().expect("an open part has a writer")
+        self.guard
+            .buffer
+            .as_mut()
+            .expect("an open part has a writer")
     }
 
     fn write(&mut self, entry: EntryRef, kind: Kind, payload: &[u8], reserve: usize) -> Result<()> {
         let floor = self.floor;
-        let outcome = self.writer().write(entry, kind, payload, floor).map_err(|e| buffer_error(e, reserve))?;
+        let outcome = self
+            .writer()
+            .write(entry, kind, payload, floor)
+            .map_err(|e| buffer_error(e, reserve))?;
         if outcome.pushed {
-            self.guard.touched.push(Touched::Version(entry, outcome.version));
+            self.guard
+                .touched
+                .push(Touched::Version(entry, outcome.version));
         }
         Ok(())
     }
