@@ -26,7 +26,7 @@ struct Cli {
 enum Workload {
     /// Transfers between accounts, with a concurrent reader
     Bank(BankConfig),
-    /// The bank's attempts against an engine that does nothing: the harness's own cost
+    /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(BankConfig),
 }
 
@@ -73,8 +73,13 @@ fn run_bank(config: &BankConfig) -> Result<bool> {
 
 fn run_harness(config: &BankConfig) -> Result<bool> {
     let names = names::names(config.num_accounts as usize, config.seed);
-    let rate = bank::harness_attempts_per_second(config, &names, &Clock::new())?;
+    let clock = Clock::new();
+    let rate = bank::harness_attempts_per_second(config, &names, &clock)?;
     println!("{} attempts/s without an engine", grouped(rate as u64));
+    if config.limit {
+        let limit = bank::limit_attempts_per_second(config, &names, &std::env::temp_dir(), &clock)?;
+        println!("{} attempts/s at the limit", grouped(limit as u64));
+    }
     Ok(true)
 }
 

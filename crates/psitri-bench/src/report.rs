@@ -158,7 +158,9 @@ fn phase_table(phases: &[Phase]) -> Table {
             phase.name.to_owned(),
             format!("{:.3}", phase.seconds),
             grouped(phase.ops),
-            grouped(phase.ops_per_second as u64),
+            or_dash((phase.ops > 0).then_some(phase.ops_per_second), |rate| {
+                grouped(rate as u64)
+            }),
             or_dash(phase.successes, grouped),
             or_dash(phase.reads_per_second, |rate| grouped(rate as u64)),
             commit(|latency| latency.p50),

@@ -276,7 +276,7 @@ impl<E: Engine> Bank<'_, E> {
         let seconds = self.clock.seconds(start, self.clock.ticks());
         self.phases.push(Phase {
             file_bytes: self.file_bytes()?,
-            ..Phase::new("checkpoint", 1, seconds)
+            ..Phase::new("checkpoint", 0, seconds)
         });
         self.scan("scan", counted)
     }

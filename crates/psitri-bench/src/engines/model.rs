@@ -1,20 +1,28 @@
 //! The obviously correct engine: an ordered map behind a lock, and a map of the batch's own writes.
 //!
 //! It is the oracle of the workloads' tests and checks. Snapshots hold the read lock, so writers wait for them: it is no measure of anything.
+//! Who wants to commit holds the turnstile while waiting, so that snapshots, one after another, cannot keep a commit out for ever.
 use crate::engine::{Batch, Engine, EngineSizes, ReadMode, Settings, Snapshot, Writer};
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Default)]
 pub struct Model {
     committed: RwLock<Map>,
+    turnstile: Mutex<()>,
 }
 
 impl Model {
+    fn turnstile(&self) -> MutexGuard<'_, ()> {
+        self.turnstile
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn read_lock(&self) -> RwLockReadGuard<'_, Map> {
         // A panic elsewhere leaves the map as it was: writers only extend it.
         self.committed
@@ -57,6 +65,7 @@ impl Batch for ModelBatch<'_> {
     }
 
     fn commit(self) -> Result<()> {
+        let _turn = self.model.turnstile();
         self.model
             .committed
             .write()
@@ -82,6 +91,7 @@ impl Engine for Model {
     }
 
     fn snapshot(&self, _mode: ReadMode) -> Result<ModelSnapshot<'_>> {
+        let _turn = self.turnstile();
         Ok(ModelSnapshot {
             committed: self.read_lock(),
         })
