@@ -12,41 +12,51 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-/// Attempts a second of the write-only phase against the upper bound, after the same warm-up. Its counts are checked like an engine's.
+/// A bound is what was possible once, so the best of so many runs counts.
+const LIMIT_RUNS: usize = 3;
+
+/// Attempts a second of the write-only phase against the upper bound, each run after the same warm-up. Counts are checked like an engine's.
 pub fn limit_attempts_per_second(
     config: &BankConfig,
     names: &[Name],
     directory: &Path,
     clock: &Clock,
 ) -> Result<f64> {
-    let hash = Hash::new(directory, names, config.initial_balance)?;
-    let progress = Progress::new("limit", config.num_transactions);
-    let warm_up = phase(
-        &hash,
-        config,
-        names,
-        config.warm_up_seed(),
-        config.warm_up_attempts(),
-        clock,
-        &Progress::hidden(),
-    )?;
-    let measured = phase(
-        &hash,
-        config,
-        names,
-        config.write_only_seed(),
-        config.num_transactions,
-        clock,
-        &progress,
-    )?;
     let expected = Oracle::new(config).successes;
-    ensure!(
-        (warm_up.successes, measured.successes) == (expected.warm_up, expected.write_only),
-        "the upper bound counted {} and {} transfers, expected {expected:?}",
-        warm_up.successes,
-        measured.successes
-    );
-    Ok(config.num_transactions as f64 / measured.seconds)
+    let mut best = 0.0f64;
+    for _ in 0..LIMIT_RUNS {
+        let hash = Hash::new(directory, names, config.initial_balance)?;
+        let progress = Progress::new("limit", config.num_transactions);
+        let warm_up_seed = config.warm_up_seed();
+        let warm_up_attempts = config.warm_up_attempts();
+        let hidden = Progress::hidden();
+        let warm_up = phase(
+            &hash,
+            config,
+            names,
+            warm_up_seed,
+            warm_up_attempts,
+            clock,
+            &hidden,
+        )?;
+        let seed = config.write_only_seed();
+        let measured = phase(
+            &hash,
+            config,
+            names,
+            seed,
+            config.num_transactions,
+            clock,
+            &progress,
+        )?;
+        let counted = (warm_up.successes, measured.successes);
+        ensure!(
+            counted == (expected.warm_up, expected.write_only),
+            "the upper bound counted {counted:?} transfers, expected {expected:?}"
+        );
+        best = best.max(config.num_transactions as f64 / measured.seconds);
+    }
+    Ok(best)
 }
 
 /// Attempts a second of the harness alone.
