@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use psitri_bench::bank::{self, BankConfig, EngineName};
 use psitri_bench::clock::Clock;
 use psitri_bench::engines::model::Model;
+use psitri_bench::engines::psitri::{Psitri, PsitriDirect};
 use psitri_bench::names;
 use psitri_bench::report::{Report, Validation, grouped};
 use std::fs;
@@ -61,6 +62,8 @@ fn run_bank(config: &BankConfig) -> Result<bool> {
         }
     };
     let report = match config.engine {
+        EngineName::Psitri => bank::run::<Psitri>(config, "psitri", path)?,
+        EngineName::PsitriDirect => bank::run::<PsitriDirect>(config, "psitri-direct", path)?,
         EngineName::Model => bank::run::<Model>(config, "model", path)?,
     };
     println!("{}", header(config));

@@ -9,8 +9,12 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineName {
-    /// A map behind a lock: checks the harness, measures nothing.
+    /// Commits go to the write buffer and its log.
     #[default]
+    Psitri,
+    /// Every commit merges straight into the tree.
+    PsitriDirect,
+    /// A map behind a lock: checks the harness, measures nothing.
     Model,
 }
 

@@ -2,3 +2,4 @@
 pub mod hash;
 pub mod model;
 pub mod noop;
+pub mod psitri;
