@@ -1,1 +1,34 @@
-fn main() {}
+//! `psitri`: look into a database, and change single keys, from the command line.
+//!
+//! Commands that only read open the database read-only. Everything a command does is in [`commands`]; [`text`] turns bytes
+//! into text and back; [`failure`] decides exit codes.
+#![deny(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod failure;
+mod text;
+
+use arguments::Cli;
+use clap::Parser;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // clap itself ends the process with code 2 when the usage is wrong.
+    let cli = Cli::parse();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let outcome = commands::run(&cli, &mut out).and_then(|code| {
+        out.flush()?;
+        Ok(code)
+    });
+    match outcome {
+        Ok(code) => code,
+        // Whoever read our output has enough of it (`psitri scan ... | head`).
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("psitri: {failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Parameters of the bank workload, with the success counts that are known for some of them.
+use crate::engine::{ReadMode, SyncMode};
+use crate::names::NAMES_MAX;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// The engine under test.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum EngineName {
+    /// Commits go to the write buffer and its log.
+    #[default]
+    Psitri,
+    /// Every commit merges straight into the tree.
+    PsitriDirect,
+    /// A map behind a lock: checks the harness, measures nothing.
+    Model,
+}
+
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct BankConfig {
+    /// Number of accounts
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(2..=NAMES_MAX as u64))]
+    pub num_accounts: u64,
+
+    /// Transfers attempted in each of the two measured phases
+    #[arg(long, default_value_t = 10_000_000)]
+    pub num_transactions: u64,
+
+    /// Attempts in one commit
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub batch_size: u64,
+
+    /// Sync after every so many commits; 0 is never
+    #[arg(long, default_value_t = 0)]
+    pub sync_every: u64,
+
+    /// Durability of each commit
+    #[arg(long, value_enum, default_value_t)]
+    pub sync_mode: SyncMode,
+
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 12345)]
+    pub seed: u64,
+
+    /// Where the database is created: a path that does not exist or an empty directory. Without it, a temporary
+    /// directory that is removed at the end
+    #[arg(long)]
+    pub db_path: Option<PathBuf>,
+
+    /// Remove what is at --db-path first
+    #[arg(long, requires = "db_path")]
+    pub overwrite: bool,
+
+    /// Balance of each account at the start, and the largest amount
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub initial_balance: u64,
+
+    /// Point reads in each batch of the reader thread, each batch at a fresh snapshot
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub reads_per_tx: u64,
+
+    /// What the reader's snapshots see
+    #[arg(long, value_enum, default_value_t)]
+    pub read_mode: ReadMode,
+
+    /// Engine to run
+    #[arg(long, value_enum, default_value_t)]
+    pub engine: EngineName,
+
+    /// While transfers run beside the reader, sum all balances at one snapshot after another in a third thread
+    #[arg(long)]
+    pub audit: bool,
+
+    /// Afterwards run the same attempts against a hash map and a mapped log, and report the share of that speed
+    #[arg(long)]
+    pub limit: bool,
+
+    /// Write the report to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub json: Option<PathBuf>,
+}
+
+/// Successful transfers of the three phases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Successes {
+    pub warm_up: u64,
+    pub write_only: u64,
+    pub write_read: u64,
+}
+
+impl Successes {
+    /// Log entries at the end. The sequence starts again after the warm-up, whose entries are overwritten.
+    pub fn log_entries(&self) -> u64 {
+        self.warm_up.max(self.write_only + self.write_read)
+    }
+}
+
+impl BankConfig {
+    pub fn warm_up_attempts(&self) -> u64 {
+        (self.num_transactions / 10).min(100_000)
+    }
+
+    pub fn warm_up_seed(&self) -> u64 {
+        self.seed ^ 0xDEAD
+    }
+
+    pub fn write_only_seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub fn write_read_seed(&self) -> u64 {
+        self.seed.wrapping_add(1)
+    }
+
+    pub fn reader_seed(&self) -> u64 {
+        self.write_read_seed().wrapping_add(999)
+    }
+
+    /// The sum of all balances, at every commit.
+    pub fn balance_total(&self) -> u128 {
+        u128::from(self.num_accounts) * u128::from(self.initial_balance)
+    }
+
+    /// The counts that other implementations of this workload arrive at, where they are published. They are the same at every batch size.
+    pub fn known_successes(&self) -> Option<Successes> {
+        if (self.seed, self.initial_balance) != (12345, 1_000_000) {
+            return None;
+        }
+        match (self.num_accounts, self.num_transactions) {
+            (100_000, 500_000) => Some(Successes {
+                warm_up: 44_497,
+                write_only: 347_804,
+                write_read: 325_993,
+            }),
+            (1_000_000, 1_000_000) => Some(Successes {
+                warm_up: 97_020,
+                write_only: 811_292,
+                write_read: 715_997,
+            }),
+            _ => None,
+        }
+    }
+}

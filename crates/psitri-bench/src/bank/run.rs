@@ -1,0 +1,327 @@
+//! One run, from the names to the report.
+use super::audit::{self, Totals};
+use super::check;
+use super::config::{BankConfig, Successes};
+use super::limit;
+use super::oracle::Oracle;
+use super::{reader, transfers};
+use crate::clock::Clock;
+use crate::disk;
+use crate::engine::{Engine, Settings};
+use crate::memory::MemorySampler;
+use crate::names::{self, Name};
+use crate::progress::Progress;
+use crate::report::{Phase, Report, Size, Validation, grouped};
+use anyhow::{Context, Result, anyhow};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
+
+/// Runs the workload on a new database at `path`. An error is one of the engine or of the system; a check that fails is in the report.
+pub fn run<E: Engine>(config: &BankConfig, engine_name: &str, path: &Path) -> Result<Report> {
+    let clock = Clock::new();
+    let wall_start = clock.ticks();
+    let names = names::names(config.num_accounts as usize, config.seed);
+    let names_phase = Phase::new(
+        "names",
+        config.num_accounts,
+        clock.seconds(wall_start, clock.ticks()),
+    );
+    let memory = MemorySampler::start();
+    let engine = E::create(
+        path,
+        &Settings {
+            sync_mode: config.sync_mode,
+        },
+    )
+    .context("cannot create the database")?;
+
+    let mut bank = Bank {
+        config,
+        names: &names,
+        path,
+        clock: &clock,
+        engine: &engine,
+        phases: vec![names_phase],
+        checks: Vec::new(),
+        failures: Vec::new(),
+    };
+    bank.bulk_load()?;
+    let counted = bank.transfers()?;
+    let totals = bank.scans(counted)?;
+    // What follows is the harness's own work, on the harness's own memory.
+    let peak = memory.finish();
+    let oracle = Oracle::new(config);
+    bank.check(&oracle, counted)?;
+    let Bank {
+        phases,
+        checks,
+        failures,
+        ..
+    } = bank;
+
+    let engine_sizes = engine.sizes().context("cannot ask for sizes")?;
+    let usage = disk::usage(path)?;
+    engine.close().context("cannot close the database")?;
+
+    let mut report = Report {
+        workload: "bank",
+        engine: engine_name.to_owned(),
+        config: serde_json::to_value(config)?,
+        validation: Validation::Pass,
+        failures: Vec::new(),
+        checks,
+        phases,
+        size: Some(Size {
+            file_bytes: usage.allocated_bytes,
+            file_length_bytes: usage.length_bytes,
+            data_bytes: engine_sizes.data_bytes,
+            log_bytes: engine_sizes.log_bytes,
+            reachable_bytes: engine_sizes.reachable_bytes,
+            raw_bytes: totals.raw_bytes,
+        }),
+        peak_rss_bytes: peak.resident_bytes,
+        peak_anonymous_bytes: peak.anonymous_bytes,
+        limit_share: None,
+        limit_ops_per_second: None,
+        wall_seconds: 0.0,
+    };
+    if !failures.is_empty() {
+        report.fail(failures);
+    } else if config.limit {
+        // After the engine is closed, so that neither takes time or memory from the other.
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let limit = limit::limit_attempts_per_second(config, &names, directory, &clock)?;
+        report.limit_ops_per_second = Some(limit);
+        report.limit_share = report
+            .phase("write_only")
+            .map(|phase| phase.ops_per_second / limit);
+    }
+    report.wall_seconds = clock.seconds(wall_start, clock.ticks());
+    Ok(report)
+}
+
+struct Bank<'a, E> {
+    config: &'a BankConfig,
+    names: &'a [Name],
+    path: &'a Path,
+    clock: &'a Clock,
+    engine: &'a E,
+    phases: Vec<Phase>,
+    checks: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl<E: Engine> Bank<'_, E> {
+    fn file_bytes(&self) -> Result<Option<u64>> {
+        let bytes = disk::usage(self.path)?.allocated_bytes;
+        Ok((bytes > 0).then_some(bytes))
+    }
+
+    fn bulk_load(&mut self) -> Result<()> {
+        let balance = self.config.initial_balance.to_le_bytes();
+        let progress = Progress::new("bulk load", self.config.num_accounts);
+        let start = self.clock.ticks();
+        self.engine
+            .bulk_load(self.names.iter().enumerate().map(|(position, name)| {
+                if position.is_multiple_of(1 << 16) {
+                    progress.at(position as u64);
+                }
+                (name.as_bytes(), &balance[..])
+            }))
+            .context("the bulk load failed")?;
+        let seconds = self.clock.seconds(start, self.clock.ticks());
+        self.phases.push(Phase {
+            file_bytes: self.file_bytes()?,
+            ..Phase::new("bulk_load", self.config.num_accounts, seconds)
+        });
+        Ok(())
+    }
+
+    /// Warm-up and both measured phases.
+    fn transfers(&mut self) -> Result<Successes> {
+        let config = self.config;
+        let warm_up = self.write(
+            "warm-up",
+            config.warm_up_seed(),
+            config.warm_up_attempts(),
+            0,
+            &AtomicU64::new(0),
+        )?;
+        let write_only = self.write(
+            "write only",
+            config.write_only_seed(),
+            config.num_transactions,
+            0,
+            &AtomicU64::new(0),
+        )?;
+        let phase = self.written("write_only", &write_only)?;
+        self.phases.push(phase);
+        let write_read = self.write_beside_reader(write_only.successes)?;
+        Ok(Successes {
+            warm_up: warm_up.successes,
+            write_only: write_only.successes,
+            write_read,
+        })
+    }
+
+    fn write(
+        &self,
+        label: &str,
+        seed: u64,
+        attempts: u64,
+        sequence_start: u64,
+        committed: &AtomicU64,
+    ) -> Result<transfers::Outcome> {
+        let plan = transfers::Plan {
+            names: self.names,
+            attempts,
+            seed,
+            amount_max: self.config.initial_balance,
+            sequence_start,
+            batch_size: self.config.batch_size,
+            sync_every: self.config.sync_every,
+        };
+        let progress = Progress::new(label, attempts);
+        transfers::run(self.engine, &plan, self.clock, &progress, committed)
+            .with_context(|| format!("the {label} phase failed"))
+    }
+
+    fn written(&self, name: &'static str, outcome: &transfers::Outcome) -> Result<Phase> {
+        Ok(Phase {
+            successes: Some(outcome.successes),
+            commits: Some(outcome.commits),
+            commit_us: outcome.commit_latency.summary(),
+            steadiness: Some(outcome.throughput.steadiness()),
+            file_bytes: self.file_bytes()?,
+            ..Phase::new(name, self.config.num_transactions, outcome.seconds)
+        })
+    }
+
+    fn write_beside_reader(&mut self, sequence_start: u64) -> Result<u64> {
+        let (config, clock, engine) = (self.config, self.clock, self.engine);
+        let (stop, committed) = (AtomicBool::new(false), AtomicU64::new(sequence_start));
+        let reader_plan = reader::Plan {
+            names: self.names,
+            seed: config.reader_seed(),
+            reads_per_batch: config.reads_per_tx,
+            mode: config.read_mode,
+        };
+        let expected = audit::Expected {
+            accounts: config.num_accounts,
+            balance: config.balance_total(),
+        };
+        let (written, read, audited) = std::thread::scope(|scope| {
+            let reader =
+                scope.spawn(|| reader::run(engine, &reader_plan, clock, &stop, &committed));
+            let auditor = config.audit.then(|| {
+                scope.spawn(|| audit::run(engine, config.read_mode, expected, &stop, &committed))
+            });
+            let written = self.write(
+                "write + read",
+                config.write_read_seed(),
+                config.num_transactions,
+                sequence_start,
+                &committed,
+            );
+            // Also when the writer failed, or the others would go on for ever.
+            stop.store(true, Ordering::Relaxed);
+            (
+                written,
+                join(reader, "reader"),
+                auditor.map(|auditor| join(auditor, "auditor")),
+            )
+        });
+        let (written, read, audited) = (written?, read?, audited.transpose()?);
+
+        if read.found != read.reads {
+            self.failures.push(format!(
+                "{} of {} concurrent reads found no account",
+                read.reads - read.found,
+                read.reads
+            ));
+        }
+        if read.stale_snapshots > 0 {
+            let (stale, all) = (read.stale_snapshots, read.snapshots);
+            self.failures.push(format!(
+                "{stale} of {all} snapshots missed a commit that had returned before"
+            ));
+        }
+        self.checks.push(format!(
+            "{} concurrent reads found their account, at {} snapshots",
+            grouped(read.reads),
+            grouped(read.snapshots)
+        ));
+        if let Some(audited) = audited {
+            self.checks.push(format!(
+                "{} audits while transfers ran, each a full scan at one snapshot",
+                grouped(audited.audits)
+            ));
+            self.failures.extend(audited.failures);
+        }
+        let phase = Phase {
+            reads: Some(read.reads),
+            reads_per_second: Some(read.reads as f64 / read.seconds),
+            ..self.written("write_read", &written)?
+        };
+        self.phases.push(phase);
+        Ok(written.successes)
+    }
+
+    /// A scan of the database as the transfers left it, a checkpoint, and the scan of its resting state.
+    fn scans(&mut self, counted: Successes) -> Result<Totals> {
+        self.scan("scan_before_checkpoint", counted)?;
+        let start = self.clock.ticks();
+        self.engine.checkpoint().context("the checkpoint failed")?;
+        let seconds = self.clock.seconds(start, self.clock.ticks());
+        self.phases.push(Phase {
+            file_bytes: self.file_bytes()?,
+            ..Phase::new("checkpoint", 0, seconds)
+        });
+        self.scan("scan", counted)
+    }
+
+    fn scan(&mut self, name: &'static str, counted: Successes) -> Result<Totals> {
+        let start = self.clock.ticks();
+        let totals = Totals::scan(&mut self.engine.snapshot(Default::default())?)
+            .with_context(|| format!("the {name} failed"))?;
+        let seconds = self.clock.seconds(start, self.clock.ticks());
+        check::totals(self.config, counted, name, &totals, &mut self.failures);
+        self.phases
+            .push(Phase::new(name, totals.entries(), seconds));
+        Ok(totals)
+    }
+
+    fn check(&mut self, oracle: &Oracle, counted: Successes) -> Result<()> {
+        check::successes(self.config, oracle, counted, &mut self.failures);
+        let mut snapshot = self.engine.snapshot(Default::default())?;
+        check::contents(
+            self.config,
+            oracle,
+            self.names,
+            &mut snapshot,
+            &mut self.failures,
+        )?;
+        let published = if self.config.known_successes().is_some() {
+            ", and the published counts"
+        } else {
+            ""
+        };
+        self.checks.push(format!(
+            "{} balances, {} log entries and the order of keys against the oracle{published}",
+            grouped(self.config.num_accounts),
+            grouped(counted.log_entries())
+        ));
+        Ok(())
+    }
+}
+
+fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>, what: &str) -> Result<T> {
+    thread
+        .join()
+        .map_err(|_| anyhow!("the {what} thread panicked"))?
+        .with_context(|| format!("the {what} failed"))
+}

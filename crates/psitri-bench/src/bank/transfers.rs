@@ -1,0 +1,148 @@
+//! The writing side: attempts transfers, commits every batch, and times each commit.
+//!
+//! One thread. The harness allocates nothing per transfer. Attempts are drawn and their names fetched a block at a time: what the harness
+//! itself misses in the caches overlaps, and an engine is charged for its own misses only.
+use super::attempts::{Attempt, Attempts};
+use super::encoding::{self, LogValue};
+use crate::clock::Clock;
+use crate::engine::{Batch, Writer};
+use crate::latency::Latency;
+use crate::names::Name;
+use crate::progress::Progress;
+use crate::throughput::Throughput;
+use anyhow::Result;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BLOCK_ATTEMPTS: usize = 16;
+/// In a batch that is long, the clock is looked at after so many attempts.
+const LOOK_EVERY_ATTEMPTS: u64 = 256;
+
+/// One phase of writing.
+pub struct Plan<'a> {
+    pub names: &'a [Name],
+    pub attempts: u64,
+    pub seed: u64,
+    pub amount_max: u64,
+    /// Log entries are numbered from the one after this.
+    pub sequence_start: u64,
+    pub batch_size: u64,
+    /// Commits between two syncs; 0 for none.
+    pub sync_every: u64,
+}
+
+pub struct Outcome {
+    pub seconds: f64,
+    pub successes: u64,
+    pub commits: u64,
+    pub commit_latency: Latency,
+    pub throughput: Throughput,
+}
+
+/// An attempt with the names fetched.
+#[derive(Clone, Copy)]
+struct Transfer {
+    source: Name,
+    destination: Name,
+    amount: u64,
+}
+
+impl Transfer {
+    const EMPTY: Self = Self {
+        source: Name::EMPTY,
+        destination: Name::EMPTY,
+        amount: 0,
+    };
+
+    #[inline]
+    fn new(names: &[Name], attempt: Attempt) -> Self {
+        Self {
+            source: names[attempt.source as usize],
+            destination: names[attempt.destination as usize],
+            amount: attempt.amount,
+        }
+    }
+
+    /// Moves the amount if the source has it. False if not, or if an account is missing: the counts would show it.
+    #[inline]
+    fn execute<B: Batch>(&self, batch: &mut B, sequence: u64) -> Result<bool> {
+        let (source, destination) = (self.source.as_bytes(), self.destination.as_bytes());
+        let balance_of = |value: Option<&[u8]>| value.and_then(encoding::balance);
+        let Some(source_balance) = batch.read(source, balance_of)? else {
+            return Ok(false);
+        };
+        if source_balance < self.amount {
+            return Ok(false);
+        }
+        let Some(destination_balance) = batch.read(destination, balance_of)? else {
+            return Ok(false);
+        };
+        batch.put(source, &(source_balance - self.amount).to_le_bytes())?;
+        batch.put(
+            destination,
+            &(destination_balance + self.amount).to_le_bytes(),
+        )?;
+        let log_value = LogValue::new(&self.source, &self.destination, self.amount);
+        batch.put(&encoding::log_key(sequence), log_value.as_bytes())?;
+        Ok(true)
+    }
+}
+
+/// Runs the phase. After each commit, `committed` holds the sequence number of the newest log entry that every later snapshot must see.
+pub fn run<W: Writer>(
+    writer: &W,
+    plan: &Plan<'_>,
+    clock: &Clock,
+    progress: &Progress,
+    committed: &AtomicU64,
+) -> Result<Outcome> {
+    let mut attempts = Attempts::new(plan.seed, plan.names.len(), plan.amount_max);
+    let mut block = [Transfer::EMPTY; BLOCK_ATTEMPTS];
+    let mut block_position = BLOCK_ATTEMPTS;
+    let mut latency = Latency::new();
+    let (mut successes, mut commits, mut batched) = (0u64, 0u64, 0u64);
+
+    let start = clock.ticks();
+    let mut throughput = Throughput::start(clock, start);
+    let mut batch = writer.begin()?;
+    for done in 1..=plan.attempts {
+        if block_position == BLOCK_ATTEMPTS {
+            block.fill_with(|| Transfer::new(plan.names, attempts.draw()));
+            block_position = 0;
+        }
+        let sequence = plan.sequence_start + successes + 1;
+        successes += u64::from(block[block_position].execute(&mut batch, sequence)?);
+        block_position += 1;
+        batched += 1;
+        if batched == plan.batch_size {
+            let before = clock.ticks();
+            batch.commit()?;
+            let after = clock.ticks();
+            latency.record(clock.nanoseconds(before, after));
+            committed.store(plan.sequence_start + successes, Ordering::Release);
+            commits += 1;
+            batched = 0;
+            if plan.sync_every > 0 && commits.is_multiple_of(plan.sync_every) {
+                writer.sync()?;
+            }
+            if throughput.at(after, done) {
+                progress.at(done);
+            }
+            batch = writer.begin()?;
+        } else if batched.is_multiple_of(LOOK_EVERY_ATTEMPTS) && throughput.at(clock.ticks(), done)
+        {
+            progress.at(done);
+        }
+    }
+    // The last batch may be short or empty; it belongs to the phase but not to the latencies.
+    batch.commit()?;
+    committed.store(plan.sequence_start + successes, Ordering::Release);
+    let end = clock.ticks();
+    throughput.at(end, plan.attempts);
+    Ok(Outcome {
+        seconds: clock.seconds(start, end),
+        successes,
+        commits,
+        commit_latency: latency,
+        throughput,
+    })
+}

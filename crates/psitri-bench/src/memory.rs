@@ -1,0 +1,91 @@
+//! Peak memory of this process, from `/proc/self/status`.
+//!
+//! The kernel keeps the peak of the resident set itself; it counts pages of mapped files, which the kernel can take back at any time.
+//! The anonymous part, which it cannot, is sampled by a thread. Elsewhere than on Linux both are absent, not zero.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Samples until dropped or finished.
+pub struct MemorySampler {
+    stop: Arc<AtomicBool>,
+    anonymous_bytes_peak: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PeakMemory {
+    /// Peak resident set, mapped files included.
+    pub resident_bytes: Option<u64>,
+    /// Highest sampled anonymous resident set.
+    pub anonymous_bytes: Option<u64>,
+}
+
+impl MemorySampler {
+    pub fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let anonymous_bytes_peak = Arc::new(AtomicU64::new(0));
+        let thread = {
+            let (stop, peak) = (Arc::clone(&stop), Arc::clone(&anonymous_bytes_peak));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    if let Some(bytes) = status_bytes("RssAnon:") {
+                        peak.fetch_max(bytes, Ordering::Relaxed);
+                    }
+                    std::thread::park_timeout(SAMPLE_INTERVAL);
+                }
+            })
+        };
+        Self {
+            stop,
+            anonymous_bytes_peak,
+            thread: Some(thread),
+        }
+    }
+
+    pub fn finish(self) -> PeakMemory {
+        let sampled = self.anonymous_bytes_peak.load(Ordering::Relaxed);
+        PeakMemory {
+            resident_bytes: status_bytes("VmHWM:"),
+            anonymous_bytes: status_bytes("RssAnon:").map(|now| now.max(sampled)),
+        }
+    }
+}
+
+impl Drop for MemorySampler {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // The thread runs no code that can panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A field of `/proc/self/status` that is given in kB, in bytes.
+fn status_bytes(field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_survives_the_memory_that_made_it() {
+        let sampler = MemorySampler::start();
+        let block = vec![1u8; 64 << 20];
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(std::hint::black_box(&block)[1 << 20], 1);
+        drop(block);
+        let peak = sampler.finish();
+        assert!(peak.anonymous_bytes.expect("Linux") >= 64 << 20, "{peak:?}");
+        assert!(peak.resident_bytes.expect("Linux") >= 64 << 20, "{peak:?}");
+    }
+}

@@ -1,0 +1,101 @@
+//! The command line.
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Look into PsiTri databases and change single keys.
+///
+/// Keys and values are text, or hexadecimal digits with --hex. What is not printable is shown with escapes such as \x00.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Exit codes:
+  0  done
+  1  key not found, or verify found damage
+  2  wrong usage
+  3  the database cannot be opened: missing, locked by another process, or corrupted
+  4  the database was opened, but the operation failed"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The database and the keyspace in it.
+#[derive(Args)]
+pub struct Target {
+    /// Path of the database
+    pub database: PathBuf,
+
+    /// Keyspace to work on
+    #[arg(long, default_value = "default")]
+    pub keyspace: String,
+
+    /// Keys and values are given and printed as hexadecimal digits
+    #[arg(long)]
+    pub hex: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Sizes, counts and progress of the database
+    Stat {
+        /// Path of the database
+        database: PathBuf,
+    },
+    /// Check every page and every entry
+    Verify {
+        /// Path of the database
+        database: PathBuf,
+    },
+    /// Print the value of a key
+    Get {
+        #[command(flatten)]
+        target: Target,
+        key: String,
+    },
+    /// Write a key, whether it exists or not
+    Put {
+        #[command(flatten)]
+        target: Target,
+        key: String,
+        /// The value; `-` reads it from standard input, byte for byte
+        value: String,
+        /// Create the database if it is missing
+        #[arg(long)]
+        create: bool,
+    },
+    /// Delete a key
+    Del {
+        #[command(flatten)]
+        target: Target,
+        key: String,
+    },
+    /// Print entries in the order of their keys
+    Scan {
+        #[command(flatten)]
+        target: Target,
+        /// Only keys that begin with this
+        #[arg(long, default_value = "", hide_default_value = true)]
+        prefix: String,
+        /// At most so many entries
+        #[arg(long)]
+        limit: Option<u64>,
+        /// From the last key to the first
+        #[arg(long)]
+        reverse: bool,
+    },
+    /// Names of the keyspaces
+    Keyspaces {
+        /// Path of the database
+        database: PathBuf,
+    },
+    /// Merge everything, write a checkpoint and make it durable
+    Checkpoint {
+        /// Path of the database
+        database: PathBuf,
+    },
+}

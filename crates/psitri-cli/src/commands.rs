@@ -1,0 +1,334 @@
+//! What each command does.
+use crate::arguments::{Cli, Command, Target};
+use crate::failure::{Failure, NOT_FOUND};
+use crate::text;
+use psitri::{Database, Keyspace, Options, Snapshot};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+type Outcome = Result<ExitCode, Failure>;
+
+const FOUND: ExitCode = ExitCode::SUCCESS;
+
+pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
+    let json = cli.json;
+    match &cli.command {
+        Command::Stat { database } => stat(database, json, out),
+        Command::Verify { database } => verify(database, json, out),
+        Command::Get { target, key } => get(target, key, json, out),
+        Command::Put {
+            target,
+            key,
+            value,
+            create,
+        } => put(target, key, value, *create, json, out),
+        Command::Del { target, key } => delete(target, key, json, out),
+        Command::Scan {
+            target,
+            prefix,
+            limit,
+            reverse,
+        } => scan(target, prefix, *limit, *reverse, json, out),
+        Command::Keyspaces { database } => keyspaces(database, json, out),
+        Command::Checkpoint { database } => checkpoint(database, json, out),
+    }
+}
+
+fn open_read_only(path: &Path) -> Result<Database, Failure> {
+    Options::new()
+        .open_read_only(path)
+        .map_err(|error| Failure::open(path, error))
+}
+
+fn open_existing(path: &Path) -> Result<Database, Failure> {
+    Options::new()
+        .open_existing(path)
+        .map_err(|error| Failure::open(path, error))
+}
+
+/// The keyspace, which a command that reads or deletes must not create.
+fn existing_keyspace(database: &Database, name: &str) -> Result<Keyspace, Failure> {
+    if !database
+        .keyspaces()
+        .iter()
+        .any(|existing| existing.as_str() == name)
+    {
+        return Err(Failure::NoKeyspace(name.to_owned()));
+    }
+    Ok(database.open_keyspace(name)?)
+}
+
+fn not_found() -> ExitCode {
+    ExitCode::from(NOT_FOUND)
+}
+
+fn print_json(out: &mut impl Write, value: &Value) -> Result<(), Failure> {
+    Ok(writeln!(out, "{value}")?)
+}
+
+/// A key or a value in JSON: always as digits, and as text where it is text.
+fn bytes_json(name: &str, bytes: &[u8], object: &mut serde_json::Map<String, Value>) {
+    object.insert(format!("{name}_hex"), text::hex(bytes).into());
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        object.insert(name.to_owned(), text.into());
+    }
+}
+
+fn entry_json(key: &[u8], value: &[u8]) -> Value {
+    let mut object = serde_json::Map::new();
+    bytes_json("key", key, &mut object);
+    bytes_json("value", value, &mut object);
+    Value::Object(object)
+}
+
+fn stat(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
+    let database = open_read_only(path)?;
+    let stats = database.stats();
+    let figures = [
+        ("file_bytes", json!(stats.file_bytes)),
+        ("file_len", json!(stats.file_len)),
+        ("wal_bytes", json!(stats.wal_bytes)),
+        ("reachable_bytes", json!(stats.reachable_bytes)),
+        ("buffer_bytes", json!(stats.buffer_bytes)),
+        ("frozen_buffers", json!(stats.frozen_buffers)),
+        ("merges", json!(stats.merges)),
+        ("checkpoints", json!(stats.checkpoints)),
+        ("csn", json!(stats.csn)),
+    ];
+    if json {
+        let mut object: serde_json::Map<_, _> = figures
+            .into_iter()
+            .map(|(name, figure)| (name.to_owned(), figure))
+            .collect();
+        let keyspaces = stats
+            .keyspaces
+            .iter()
+            .map(|keyspace| json!({ "name": keyspace.name, "keys": keyspace.keys }));
+        object.insert("keyspaces".to_owned(), keyspaces.collect());
+        print_json(out, &Value::Object(object))?;
+    } else {
+        for (name, figure) in &figures {
+            writeln!(out, "{name:<16} {figure}")?;
+        }
+        for keyspace in &stats.keyspaces {
+            writeln!(
+                out,
+                "keyspace         {} with {} keys",
+                text::escaped(keyspace.name.as_bytes()),
+                keyspace.keys
+            )?;
+        }
+    }
+    Ok(FOUND)
+}
+
+fn verify(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
+    let report = open_read_only(path)?.verify()?;
+    let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
+    if json {
+        print_json(
+            out,
+            &json!({ "ok": errors.is_empty(), "keys": report.keys, "errors": errors }),
+        )?;
+    } else {
+        for error in &errors {
+            writeln!(out, "{error}")?;
+        }
+        match errors.len() {
+            0 => writeln!(out, "no damage found in {} keys", report.keys)?,
+            count => writeln!(out, "{count} damaged places")?,
+        }
+    }
+    Ok(if errors.is_empty() {
+        FOUND
+    } else {
+        not_found()
+    })
+}
+
+fn get(target: &Target, key: &str, json: bool, out: &mut impl Write) -> Outcome {
+    let key = text::parse(key, target.hex)?;
+    let database = open_read_only(&target.database)?;
+    let keyspace = existing_keyspace(&database, &target.keyspace)?;
+    let Some(value) = database.get(&keyspace, &key)? else {
+        return Ok(not_found());
+    };
+    if json {
+        print_json(out, &entry_json(&key, &value))?;
+    } else if target.hex {
+        writeln!(out, "{}", text::hex(&value))?;
+    } else {
+        // As it is, so that a value can be piped on; a line end is added for people.
+        out.write_all(&value)?;
+        writeln!(out)?;
+    }
+    Ok(FOUND)
+}
+
+fn put(
+    target: &Target,
+    key: &str,
+    value: &str,
+    create: bool,
+    json: bool,
+    out: &mut impl Write,
+) -> Outcome {
+    let key = text::parse(key, target.hex)?;
+    let value = if value == "-" {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes)?;
+        bytes
+    } else {
+        text::parse(value, target.hex)?
+    };
+    let path = &target.database;
+    let database = if create {
+        Options::new()
+            .open(path)
+            .map_err(|error| Failure::Open(path.clone(), error))?
+    } else {
+        open_existing(path)?
+    };
+    let keyspace = database.keyspace(&target.keyspace)?;
+    let mut transaction = database.begin(&[&keyspace])?;
+    transaction.upsert(&keyspace, &key, &value)?;
+    transaction.commit()?;
+    drop(keyspace);
+    database.close()?;
+    if json {
+        print_json(out, &json!({ "ok": true }))?;
+    }
+    Ok(FOUND)
+}
+
+fn delete(target: &Target, key: &str, json: bool, out: &mut impl Write) -> Outcome {
+    let key = text::parse(key, target.hex)?;
+    let database = open_existing(&target.database)?;
+    let keyspace = existing_keyspace(&database, &target.keyspace)?;
+    let mut transaction = database.begin(&[&keyspace])?;
+    let removed = transaction.remove(&keyspace, &key)?;
+    transaction.commit()?;
+    drop(keyspace);
+    database.close()?;
+    if json {
+        print_json(out, &json!({ "ok": true, "removed": removed }))?;
+    }
+    Ok(if removed { FOUND } else { not_found() })
+}
+
+fn scan(
+    target: &Target,
+    prefix: &str,
+    limit: Option<u64>,
+    reverse: bool,
+    json: bool,
+    out: &mut impl Write,
+) -> Outcome {
+    let prefix = text::parse(prefix, target.hex)?;
+    let database = open_read_only(&target.database)?;
+    let keyspace = existing_keyspace(&database, &target.keyspace)?;
+    let snapshot = database.snapshot();
+    let mut print = |key: &[u8], value: &[u8]| {
+        if json {
+            return print_json(out, &entry_json(key, value));
+        }
+        Ok(writeln!(
+            out,
+            "{}\t{}",
+            text::show(key, target.hex),
+            text::show(value, target.hex)
+        )?)
+    };
+    visit(
+        &snapshot,
+        &keyspace,
+        &prefix,
+        limit.unwrap_or(u64::MAX),
+        reverse,
+        &mut print,
+    )?;
+    Ok(FOUND)
+}
+
+/// Calls `each` for at most `limit` entries whose keys begin with `prefix`.
+fn visit(
+    snapshot: &Snapshot,
+    keyspace: &Keyspace,
+    prefix: &[u8],
+    limit: u64,
+    reverse: bool,
+    each: &mut impl FnMut(&[u8], &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut cursor = snapshot.cursor(keyspace)?;
+    let mut left = limit;
+    let mut entry = match (reverse, successor(prefix)) {
+        (false, _) => cursor.seek(prefix)?,
+        (true, None) => cursor.seek_last()?,
+        (true, Some(end)) => {
+            // The last key before the first key that no longer has the prefix; there may be no such key.
+            if cursor.seek(&end)?.is_some() {
+                cursor.prev()?
+            } else {
+                cursor.seek_last()?
+            }
+        }
+    };
+    while let Some((key, value)) = entry
+        && left > 0
+        && key.starts_with(prefix)
+    {
+        each(key, value)?;
+        left -= 1;
+        entry = if reverse {
+            cursor.prev()?
+        } else {
+            cursor.next()?
+        };
+    }
+    Ok(())
+}
+
+/// The smallest key that is greater than every key with the prefix; none if there is no such key.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+fn keyspaces(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
+    let names = open_read_only(path)?.keyspaces();
+    if json {
+        print_json(out, &json!(names))?;
+    } else {
+        for name in &names {
+            writeln!(out, "{}", text::escaped(name.as_bytes()))?;
+        }
+    }
+    Ok(FOUND)
+}
+
+fn checkpoint(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
+    let database = open_existing(path)?;
+    database.checkpoint()?;
+    database.close()?;
+    if json {
+        print_json(out, &json!({ "ok": true }))?;
+    }
+    Ok(FOUND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_successor_of_a_prefix_ends_its_range() {
+        assert_eq!(successor(b""), None);
+        assert_eq!(successor(b"\xff\xff"), None);
+        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(successor(b"a\xff"), Some(b"b".to_vec()));
+    }
+}

@@ -1,0 +1,231 @@
+//! What users of the command line see: output, exit codes, messages.
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn psitri(arguments: &[&str]) -> Ran {
+    psitri_with_input(arguments, b"")
+}
+
+fn psitri_with_input(arguments: &[&str], input: &[u8]) -> Ran {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_psitri"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("psitri starts");
+    // A command that does not read its input may be gone already.
+    let _ = child.stdin.take().expect("piped").write_all(input);
+    let output = child.wait_with_output().expect("psitri ends");
+    Ran {
+        code: output.status.code().expect("no signal"),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A database with three fruits and an entry that is not text.
+struct Fixture {
+    directory: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let fixture = Self {
+            directory: tempfile::tempdir().expect("a temporary directory"),
+        };
+        let db = fixture.db();
+        assert_eq!(psitri(&["put", &db, "--create", "apple", "red"]).code, 0);
+        for (key, value) in [("apricot", "orange"), ("banana", "yellow")] {
+            assert_eq!(psitri(&["put", &db, key, value]).code, 0);
+        }
+        assert_eq!(psitri(&["put", &db, "--hex", "ff00", "0a"]).code, 0);
+        fixture
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("db")
+    }
+
+    fn db(&self) -> String {
+        self.path().to_str().expect("a text path").to_owned()
+    }
+}
+
+#[test]
+fn put_get_and_delete() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let got = psitri(&["get", &db, "apple"]);
+    assert_eq!((got.code, got.out.as_str()), (0, "red\n"));
+    assert_eq!(psitri(&["get", &db, "--hex", "ff00"]).out, "0a\n");
+    assert_eq!(psitri(&["del", &db, "apple"]).code, 0);
+    let got = psitri(&["get", &db, "apple"]);
+    assert_eq!((got.code, got.out.as_str()), (1, ""));
+    assert_eq!(psitri(&["del", &db, "apple"]).code, 1);
+}
+
+#[test]
+fn a_value_from_standard_input_keeps_every_byte() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    assert_eq!(
+        psitri_with_input(&["put", &db, "raw", "-"], b"\x00line\n").code,
+        0
+    );
+    assert_eq!(psitri(&["get", &db, "raw"]).out, "\0line\n\n");
+}
+
+#[test]
+fn scans_go_both_ways_and_keep_to_prefix_and_limit() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let all = "apple\tred\napricot\torange\nbanana\tyellow\n\\xff\\x00\t\\n\n";
+    assert_eq!(psitri(&["scan", &db]).out, all);
+    assert_eq!(
+        psitri(&["scan", &db, "--prefix", "ap"]).out,
+        "apple\tred\napricot\torange\n"
+    );
+    assert_eq!(
+        psitri(&["scan", &db, "--prefix", "ap", "--reverse"]).out,
+        "apricot\torange\napple\tred\n"
+    );
+    assert_eq!(
+        psitri(&["scan", &db, "--reverse", "--limit", "1", "--hex"]).out,
+        "ff00\t0a\n"
+    );
+    assert_eq!(
+        psitri(&["scan", &db, "--hex", "--prefix", "ff", "--reverse"]).out,
+        "ff00\t0a\n"
+    );
+    let none = psitri(&["scan", &db, "--prefix", "zebra"]);
+    assert_eq!((none.code, none.out.as_str()), (0, ""));
+    assert_eq!(psitri(&["scan", &db, "--limit", "0"]).out, "");
+}
+
+#[test]
+fn json_is_one_object_a_line() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let scanned = psitri(&["scan", &db, "--json"]);
+    let entries: Vec<serde_json::Value> = scanned
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(entries.len(), 4);
+    assert_eq!(entries[0]["key"], "apple");
+    assert_eq!(entries[3]["key_hex"], "ff00");
+    assert_eq!(entries[3].get("key"), None);
+    let stat: serde_json::Value =
+        serde_json::from_str(&psitri(&["stat", &db, "--json"]).out).expect("JSON");
+    let keyspace = &stat["keyspaces"][0];
+    assert_eq!(
+        (&keyspace["name"], &keyspace["keys"]),
+        (&"default".into(), &4.into())
+    );
+}
+
+#[test]
+fn keyspaces_are_apart() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    assert_eq!(
+        psitri(&["put", &db, "--keyspace", "other", "apple", "green"]).code,
+        0
+    );
+    assert_eq!(
+        psitri(&["get", &db, "--keyspace", "other", "apple"]).out,
+        "green\n"
+    );
+    assert_eq!(psitri(&["get", &db, "apple"]).out, "red\n");
+    assert_eq!(psitri(&["keyspaces", &db]).out, "default\nother\n");
+    let missing = psitri(&["get", &db, "--keyspace", "none", "apple"]);
+    assert_eq!(missing.code, 1);
+    assert!(missing.err.contains("no keyspace"), "{}", missing.err);
+    assert_eq!(
+        psitri(&["keyspaces", &db]).out,
+        "default\nother\n",
+        "reading created a keyspace"
+    );
+}
+
+#[test]
+fn checkpoint_and_verify_pass_on_a_good_database() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    assert_eq!(psitri(&["checkpoint", &db]).code, 0);
+    let verified = psitri(&["verify", &db]);
+    assert_eq!(verified.code, 0, "{}{}", verified.out, verified.err);
+    assert_eq!(psitri(&["get", &db, "banana"]).out, "yellow\n");
+}
+
+#[test]
+fn a_missing_database_is_named_and_not_created() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("absent");
+    let db = path.to_str().expect("a text path");
+    for arguments in [
+        &["stat", db][..],
+        &["get", db, "a"],
+        &["put", db, "a", "b"],
+        &["del", db, "a"],
+        &["checkpoint", db],
+    ] {
+        let ran = psitri(arguments);
+        assert_eq!(ran.code, 3, "{arguments:?}");
+        assert!(ran.err.contains("no database at"), "{}", ran.err);
+        assert!(!path.exists(), "{arguments:?} created it");
+    }
+}
+
+#[test]
+fn a_locked_database_is_said_to_be_locked() {
+    let fixture = Fixture::new();
+    let held = psitri::Database::open(fixture.path()).expect("opens");
+    let ran = psitri(&["put", &fixture.db(), "a", "b"]);
+    assert_eq!(ran.code, 3);
+    assert!(ran.err.contains("lock"), "{}", ran.err);
+    drop(held);
+}
+
+#[test]
+fn damage_is_not_taken_for_a_database() {
+    let fixture = Fixture::new();
+    assert_eq!(psitri(&["checkpoint", &fixture.db()]).code, 0);
+    overwrite(&fixture.path());
+    let ran = psitri(&["get", &fixture.db(), "apple"]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(ran.err.contains("cannot open"), "{}", ran.err);
+}
+
+/// Fills every file of the database with nonsense of the same length.
+fn overwrite(path: &Path) {
+    let files = if path.is_dir() {
+        let entries = std::fs::read_dir(path).expect("readable");
+        entries
+            .map(|entry| entry.expect("readable").path())
+            .filter(|path| path.is_file())
+            .collect()
+    } else {
+        vec![path.to_owned()]
+    };
+    for file in files {
+        let bytes = std::fs::metadata(&file).expect("readable").len() as usize;
+        std::fs::write(&file, vec![0x5a; bytes]).expect("writable");
+    }
+}
+
+#[test]
+fn wrong_usage_has_its_own_code() {
+    let fixture = Fixture::new();
+    assert_eq!(psitri(&["nonsense"]).code, 2);
+    assert_eq!(psitri(&["get", &fixture.db(), "--hex", "xyz"]).code, 2);
+}
