@@ -85,16 +85,19 @@ fn entry_json(key: &[u8], value: &[u8]) -> Value {
 
 fn stat(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
     let database = open_read_only(path)?;
-    let stats = database.stats();
+    let stats = database.stats()?;
+    let snapshot = database.snapshot();
+    let mut keyspaces = Vec::new();
+    for name in database.keyspaces() {
+        let keys = snapshot.count(&database.open_keyspace(&name)?, ..)?;
+        keyspaces.push((name, keys));
+    }
     let figures = [
         ("file_bytes", json!(stats.file_bytes)),
-        ("file_len", json!(stats.file_len)),
         ("wal_bytes", json!(stats.wal_bytes)),
+        ("wal_retained_bytes", json!(stats.wal_retained_bytes)),
         ("reachable_bytes", json!(stats.reachable_bytes)),
-        ("buffer_bytes", json!(stats.buffer_bytes)),
-        ("frozen_buffers", json!(stats.frozen_buffers)),
-        ("merges", json!(stats.merges)),
-        ("checkpoints", json!(stats.checkpoints)),
+        ("free_bytes", json!(stats.free_bytes)),
         ("csn", json!(stats.csn)),
     ];
     if json {
@@ -102,22 +105,20 @@ fn stat(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
             .into_iter()
             .map(|(name, figure)| (name.to_owned(), figure))
             .collect();
-        let keyspaces = stats
-            .keyspaces
+        let keyspaces = keyspaces
             .iter()
-            .map(|keyspace| json!({ "name": keyspace.name, "keys": keyspace.keys }));
+            .map(|(name, keys)| json!({ "name": name, "keys": keys }));
         object.insert("keyspaces".to_owned(), keyspaces.collect());
         print_json(out, &Value::Object(object))?;
     } else {
         for (name, figure) in &figures {
-            writeln!(out, "{name:<16} {figure}")?;
+            writeln!(out, "{name:<18} {figure}")?;
         }
-        for keyspace in &stats.keyspaces {
+        for (name, keys) in &keyspaces {
             writeln!(
                 out,
-                "keyspace         {} with {} keys",
-                text::escaped(keyspace.name.as_bytes()),
-                keyspace.keys
+                "keyspace           {} with {keys} keys",
+                text::escaped(name.as_bytes()),
             )?;
         }
     }
@@ -261,41 +262,23 @@ fn visit(
     reverse: bool,
     each: &mut impl FnMut(&[u8], &[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut cursor = snapshot.cursor(keyspace)?;
+    let mut cursor = snapshot.cursor(keyspace)?.with_prefix(prefix);
     let mut left = limit;
-    let mut entry = match (reverse, successor(prefix)) {
-        (false, _) => cursor.seek(prefix)?,
-        (true, None) => cursor.seek_last()?,
-        (true, Some(end)) => {
-            // The last key before the first key that no longer has the prefix; there may be no such key.
-            if cursor.seek(&end)?.is_some() {
-                cursor.prev()?
-            } else {
-                cursor.seek_last()?
-            }
-        }
+    let mut found = if reverse {
+        cursor.seek_last()?
+    } else {
+        cursor.seek_first()?
     };
-    while let Some((key, value)) = entry
-        && left > 0
-        && key.starts_with(prefix)
-    {
-        each(key, value)?;
+    while found && left > 0 {
+        each(cursor.key(), cursor.value())?;
         left -= 1;
-        entry = if reverse {
+        found = if reverse {
             cursor.prev()?
         } else {
             cursor.next()?
         };
     }
     Ok(())
-}
-
-/// The smallest key that is greater than every key with the prefix; none if there is no such key.
-fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(end)
 }
 
 fn keyspaces(path: &Path, json: bool, out: &mut impl Write) -> Outcome {

@@ -114,7 +114,7 @@ impl<const DIRECT: bool> Engine for Native<DIRECT> {
     }
 
     fn sizes(&self) -> Result<EngineSizes> {
-        let stats = self.database.stats();
+        let stats = self.database.stats()?;
         Ok(EngineSizes {
             reachable_bytes: Some(stats.reachable_bytes),
             data_bytes: Some(stats.file_bytes),
