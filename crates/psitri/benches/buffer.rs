@@ -21,7 +21,7 @@ fn main() {
     divan::main();
 }
 
-const SIZES: [usize; 2] = [100_000, 1_000_000];
+const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
 const OPERATIONS: usize = 20_000;
 
 /// Pronounceable names of natural length, all different, shuffled.
