@@ -481,10 +481,13 @@ fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
     }
 }
 
-/// One bit for each of the 16 bytes that equals `byte`.
 #[cfg(not(target_arch = "x86_64"))]
+use self::{equal_mask_portable as equal_mask, least_from_portable as least_from};
+
+/// `equal_mask` without vector instructions.
+#[cfg(any(test, not(target_arch = "x86_64")))]
 #[inline(always)]
-fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
+fn equal_mask_portable(keys: [u64; 2], byte: u8) -> u32 {
     const LOW7: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let pattern = u64::from(byte) * 0x0101_0101_0101_0101;
     let mut mask = 0;
@@ -533,10 +536,10 @@ fn least_from(keys: [u64; 2], count: usize, least: u8, flip: u8) -> Option<(u8, 
     }
 }
 
-/// The least of the first `count` bytes at or above `least`, and its index; every byte is inverted by `flip` first.
-#[cfg(not(target_arch = "x86_64"))]
+/// `least_from` without vector instructions.
+#[cfg(any(test, not(target_arch = "x86_64")))]
 #[inline(always)]
-fn least_from(keys: [u64; 2], count: usize, least: u8, flip: u8) -> Option<(u8, usize)> {
+fn least_from_portable(keys: [u64; 2], count: usize, least: u8, flip: u8) -> Option<(u8, usize)> {
     (0..count)
         .map(|index| ((keys[index / 8] >> (8 * (index % 8))) as u8 ^ flip, index))
         .filter(|(key, _)| *key >= least)
@@ -556,6 +559,9 @@ mod tests {
             assert_eq!(equal_mask(keys, 200), 1 << position);
             assert_eq!(equal_mask(keys, 7), 0xffff & !(1 << position));
             assert_eq!(equal_mask(keys, 0), 0);
+            for byte in 0..=255 {
+                assert_eq!(equal_mask_portable(keys, byte), equal_mask(keys, byte));
+            }
         }
         for position in 0..4u32 {
             let word = 0x0101_0101 & !(0xff << (8 * position));
@@ -576,6 +582,7 @@ mod tests {
                 let above = all().filter(|(_, key)| *key >= bound);
                 let expected = above.map(|(index, key)| (key, index)).min();
                 assert_eq!(least_from(keys, count, bound, 0), expected);
+                assert_eq!(least_from_portable(keys, count, bound, 0), expected);
                 let below = all().filter(|(_, key)| *key <= bound);
                 let expected = below.map(|(index, key)| (key, index)).max();
                 let found = least_from(keys, count, !bound, 0xff);
