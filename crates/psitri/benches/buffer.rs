@@ -21,7 +21,7 @@ fn main() {
     divan::main();
 }
 
-const SIZES: [usize; 2] = [100_000, 1_000_000];
+const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
 const OPERATIONS: usize = 20_000;
 
 /// Pronounceable names of natural length, all different, shuffled.
@@ -98,6 +98,7 @@ fn insert_random(bencher: Bencher<'_, '_>, count: usize) {
 /// Into recycled memory, as generations after the first few find it.
 fn insert(bencher: Bencher<'_, '_>, keys: &[Vec<u8>]) {
     let mut arena = Arena::new(1 << 30).unwrap();
+    arena.populate(0, 200 * keys.len() as u64);
     bencher
         .counter(ItemsCount::new(keys.len()))
         .bench_local(|| {
@@ -112,22 +113,11 @@ fn insert(bencher: Bencher<'_, '_>, keys: &[Vec<u8>]) {
         });
 }
 
-#[divan::bench(sample_count = 20, sample_size = 1)]
-fn append_log(bencher: Bencher<'_, '_>) {
-    let buffer = KeyspaceBuffer::new(Arc::new(Arena::new(4 << 30).unwrap()));
-    let mut writer = buffer.writer().unwrap();
-    let mut sequence = 0;
-    bencher
-        .counter(ItemsCount::new(OPERATIONS))
-        .bench_local(|| {
-            for _ in 0..OPERATIONS {
-                let floor = writer.watermark();
-                let key = log_key(sequence);
-                let (_, outcome) = writer.put(&key, Kind::Value, &[1; 30], floor).unwrap();
-                sequence += 1;
-                writer.stamp(outcome.version, sequence);
-            }
-        });
+/// Keys in ascending order.
+#[divan::bench(args = SIZES, sample_count = 5, sample_size = 1)]
+fn append_log(bencher: Bencher<'_, '_>, count: usize) {
+    let keys: Vec<_> = (0..count as u64).map(|at| log_key(at).to_vec()).collect();
+    insert(bencher, &keys);
 }
 
 #[divan::bench(args = SIZES, sample_count = 20)]

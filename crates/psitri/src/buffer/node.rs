@@ -223,7 +223,23 @@ impl<'a> Node<'a> {
                 return Some((0, terminal));
             }
         }
-        let byte = self.byte_at_or_after(from.saturating_sub(1))?;
+        let least = from.saturating_sub(1);
+        if least > 255 {
+            return None;
+        }
+        if self.tag != TAG_N256 {
+            return self.nearest(least as u8, 0);
+        }
+        let mut word = (least / 64) as usize;
+        let mut bits = self.bitmap(word) & (u64::MAX << (least % 64));
+        while bits == 0 {
+            word += 1;
+            if word == 4 {
+                return None;
+            }
+            bits = self.bitmap(word);
+        }
+        let byte = 64 * word as u32 + bits.trailing_zeros();
         Some((1 + byte, self.child(byte as u8)))
     }
 
@@ -231,55 +247,52 @@ impl<'a> Node<'a> {
     #[inline]
     pub fn prev(self, from: Position) -> Option<(Position, u32)> {
         if let Some(most) = from.checked_sub(1)
-            && let Some(byte) = self.byte_at_or_before(most)
+            && let Some(found) = self.prev_child(most.min(255))
         {
-            return Some((1 + byte, self.child(byte as u8)));
+            return Some(found);
         }
         let terminal = self.terminal();
         (terminal != 0).then_some((0, terminal))
     }
 
     #[inline]
-    fn byte_at_or_after(self, least: u32) -> Option<u32> {
-        if least > 255 {
-            return None;
+    fn prev_child(self, most: u32) -> Option<(Position, u32)> {
+        if self.tag != TAG_N256 {
+            // The greatest byte up to `most` is the one whose complement is the least from the complement of `most` on.
+            return self.nearest(!(most as u8), 0xff);
         }
-        if self.tag == TAG_N256 {
-            let mut word = (least / 64) as usize;
-            let mut bits = self.bitmap(word) & (u64::MAX << (least % 64));
-            while bits == 0 {
-                word += 1;
-                if word == 4 {
-                    return None;
-                }
-                bits = self.bitmap(word);
-            }
-            return Some(64 * word as u32 + bits.trailing_zeros());
+        let mut word = (most / 64) as usize;
+        let mut bits = self.bitmap(word) & (u64::MAX >> (63 - most % 64));
+        while bits == 0 {
+            word = word.checked_sub(1)?;
+            bits = self.bitmap(word);
         }
-        let mut best = u32::MAX;
-        self.for_each_key(|key| {
-            let key = u32::from(key);
-            // Keys below `least` wrap to huge numbers and lose.
-            best = best.min(key.wrapping_sub(least));
-        });
-        (best <= 255).then(|| best + least)
+        let byte = 64 * word as u32 + 63 - bits.leading_zeros();
+        Some((1 + byte, self.child(byte as u8)))
     }
 
-    #[inline]
-    fn byte_at_or_before(self, most: u32) -> Option<u32> {
-        let most = most.min(255);
-        if self.tag == TAG_N256 {
-            let mut word = (most / 64) as usize;
-            let mut bits = self.bitmap(word) & (u64::MAX >> (63 - most % 64));
-            while bits == 0 {
-                word = word.checked_sub(1)?;
-                bits = self.bitmap(word);
+    /// The child whose key, with the bits of `flip` inverted, is the least at or above `least`. Not for N256.
+    #[inline(always)]
+    fn nearest(self, least: u8, flip: u8) -> Option<(Position, u32)> {
+        let count = self.len();
+        let found = if self.tag == TAG_N4 {
+            least_from([u64::from(self.keys32()), 0], count, least, flip)
+        } else {
+            let mut found = least_from(self.keys128(0), count.min(16), least, flip);
+            for block in 1..count.div_ceil(16) {
+                let here = (count - 16 * block).min(16);
+                if let Some((key, index)) = least_from(self.keys128(block), here, least, flip)
+                    && found.is_none_or(|(best, _)| key < best)
+                {
+                    found = Some((key, index + 16 * block));
+                }
             }
-            return Some(64 * word as u32 + 63 - bits.leading_zeros());
-        }
-        let mut best = u32::MAX;
-        self.for_each_key(|key| best = best.min(most.wrapping_sub(u32::from(key))));
-        (best <= 255).then(|| most - best)
+            found
+        };
+        let (key, index) = found?;
+        let slot = self.at + KEYS + capacity(self.tag) + 4 * index;
+        let child = self.memory.a32(slot).load(Ordering::Acquire);
+        Some((1 + Position::from(key ^ flip), child))
     }
 
     #[inline(always)]
@@ -468,10 +481,13 @@ fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
     }
 }
 
-/// One bit for each of the 16 bytes that equals `byte`.
 #[cfg(not(target_arch = "x86_64"))]
+use self::{equal_mask_portable as equal_mask, least_from_portable as least_from};
+
+/// `equal_mask` without vector instructions.
+#[cfg(any(test, not(target_arch = "x86_64")))]
 #[inline(always)]
-fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
+fn equal_mask_portable(keys: [u64; 2], byte: u8) -> u32 {
     const LOW7: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let pattern = u64::from(byte) * 0x0101_0101_0101_0101;
     let mut mask = 0;
@@ -484,6 +500,50 @@ fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
         mask |= (bits as u32) << (8 * half);
     }
     mask
+}
+
+/// The least of the first `count` bytes at or above `least`, and its index; every byte is inverted by `flip` first.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(unsafe_code)] // vector intrinsics on values
+fn least_from(keys: [u64; 2], count: usize, least: u8, flip: u8) -> Option<(u8, usize)> {
+    use std::arch::x86_64::*;
+    debug_assert!(count <= 16);
+    // SAFETY: SSE2 is part of x86-64; values only, no memory.
+    unsafe {
+        let keys = _mm_xor_si128(
+            _mm_set_epi64x(keys[1] as i64, keys[0] as i64),
+            _mm_set1_epi8(flip as i8),
+        );
+        let floor = _mm_set1_epi8(least as i8);
+        let fits = _mm_cmpeq_epi8(_mm_max_epu8(keys, floor), keys);
+        let fits_mask = _mm_movemask_epi8(fits) as u32 & ((1u32 << count) - 1);
+        if fits_mask == 0 {
+            return None;
+        }
+        // Bytes behind `count` count as 255, like those that do not fit.
+        let lanes = _mm_set_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        let valid = _mm_and_si128(fits, _mm_cmplt_epi8(lanes, _mm_set1_epi8(count as i8)));
+        let candidates = _mm_or_si128(keys, _mm_xor_si128(valid, _mm_set1_epi8(-1)));
+        let mut low = _mm_min_epu8(candidates, _mm_srli_si128::<8>(candidates));
+        low = _mm_min_epu8(low, _mm_srli_si128::<4>(low));
+        low = _mm_min_epu8(low, _mm_srli_si128::<2>(low));
+        low = _mm_min_epu8(low, _mm_srli_si128::<1>(low));
+        let key = _mm_cvtsi128_si32(low) as u8;
+        let same = _mm_cmpeq_epi8(keys, _mm_set1_epi8(key as i8));
+        let index = (_mm_movemask_epi8(same) as u32 & fits_mask).trailing_zeros();
+        Some((key, index as usize))
+    }
+}
+
+/// `least_from` without vector instructions.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+#[inline(always)]
+fn least_from_portable(keys: [u64; 2], count: usize, least: u8, flip: u8) -> Option<(u8, usize)> {
+    (0..count)
+        .map(|index| ((keys[index / 8] >> (8 * (index % 8))) as u8 ^ flip, index))
+        .filter(|(key, _)| *key >= least)
+        .min()
 }
 
 #[cfg(test)]
@@ -499,12 +559,36 @@ mod tests {
             assert_eq!(equal_mask(keys, 200), 1 << position);
             assert_eq!(equal_mask(keys, 7), 0xffff & !(1 << position));
             assert_eq!(equal_mask(keys, 0), 0);
+            for byte in 0..=255 {
+                assert_eq!(equal_mask_portable(keys, byte), equal_mask(keys, byte));
+            }
         }
         for position in 0..4u32 {
             let word = 0x0101_0101 & !(0xff << (8 * position));
             assert_eq!(lowest_zero_byte32(word), position as usize);
         }
         assert!(lowest_zero_byte32(0x0101_0101) >= 4);
+    }
+
+    #[test]
+    fn the_least_byte_from_a_bound() {
+        let bytes: [u8; 16] = [
+            9, 255, 0, 128, 127, 3, 1, 254, 77, 78, 79, 2, 200, 100, 50, 25,
+        ];
+        let keys = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()));
+        for count in 0..=16 {
+            for bound in 0..=255u8 {
+                let all = || bytes[..count].iter().copied().enumerate();
+                let above = all().filter(|(_, key)| *key >= bound);
+                let expected = above.map(|(index, key)| (key, index)).min();
+                assert_eq!(least_from(keys, count, bound, 0), expected);
+                assert_eq!(least_from_portable(keys, count, bound, 0), expected);
+                let below = all().filter(|(_, key)| *key <= bound);
+                let expected = below.map(|(index, key)| (key, index)).max();
+                let found = least_from(keys, count, !bound, 0xff);
+                assert_eq!(found.map(|(key, index)| (!key, index)), expected);
+            }
+        }
     }
 
     #[test]

@@ -253,12 +253,12 @@ impl BufferWriter {
         Ok(at as usize)
     }
 
-    /// As [`BufferWriter::allocate`], but begins a new cache line where `line_bytes` from the start would not fit into the
-    /// present one. Look-ups cost as much as the lines they touch.
+    /// As [`BufferWriter::allocate`], but begins a new cache line where the first `use_bytes` would touch one line more
+    /// in the present one than they have to. Look-ups cost as much as the lines they touch.
     #[inline(always)]
-    fn allocate_lined(&mut self, bytes: usize, line_bytes: usize) -> Result<usize, BufferError> {
+    fn allocate_lined(&mut self, bytes: usize, use_bytes: usize) -> Result<usize, BufferError> {
         let in_line = self.chunk.start as usize % LINE_BYTES;
-        if in_line + line_bytes.min(LINE_BYTES) > LINE_BYTES {
+        if (in_line + use_bytes).div_ceil(LINE_BYTES) > use_bytes.div_ceil(LINE_BYTES) {
             let skip = LINE_BYTES - in_line;
             self.reserve(skip + bytes)?;
             // The reservation may have begun a new chunk, which begins with a line.
@@ -418,9 +418,9 @@ impl BufferWriter {
         Ok(entry)
     }
 
-    /// `line_bytes`: the entry and what will be put behind it.
-    fn create_entry(&mut self, key: &[u8], line_bytes: usize) -> Result<EntryRef, BufferError> {
-        let at = self.allocate_lined(entry_bytes(key.len()), line_bytes)?;
+    /// `use_bytes`: the entry and what will be put behind it.
+    fn create_entry(&mut self, key: &[u8], use_bytes: usize) -> Result<EntryRef, BufferError> {
+        let at = self.allocate_lined(entry_bytes(key.len()), use_bytes)?;
         Ok(Entry::create(self.memory(), at, key).reference())
     }
 
