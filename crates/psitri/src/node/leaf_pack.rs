@@ -128,22 +128,27 @@ impl LeafPacker {
                     copy(prefix.as_ptr(), to, prefix.len());
                 }
                 let to = to.add(prefix.len());
-                if let Some(suffix_at) = raw.suffix_at {
-                    let from = leaf.base.add(suffix_at);
-                    if suffix_at + suffix_bytes + PADDING_BYTES <= image_bytes {
-                        copy_padded(from, to, suffix_bytes);
+                let carry = |at: usize, to: *mut u8, bytes: usize| {
+                    if at + bytes + PADDING_BYTES <= image_bytes {
+                        copy_padded(leaf.base.add(at), to, bytes);
                     } else {
-                        copy(from, to, suffix_bytes);
+                        copy(leaf.base.add(at), to, bytes);
                     }
-                } else {
-                    let (bytes, start) = leaf.dense_suffix(i);
-                    copy(bytes.as_ptr().add(start), to, suffix_bytes);
-                }
-                let (from, to) = (leaf.base.add(raw.value_at), to.add(suffix_bytes));
-                if raw.value_at + value_bytes + PADDING_BYTES <= image_bytes {
-                    copy_padded(from, to, value_bytes);
-                } else {
-                    copy(from, to, value_bytes);
+                };
+                match raw.suffix_at {
+                    // In a slotted leaf suffix and value are neighbours, as in the arena.
+                    Some(suffix_at) if suffix_at + suffix_bytes == raw.value_at => {
+                        carry(suffix_at, to, suffix_bytes + value_bytes);
+                    }
+                    Some(suffix_at) => {
+                        carry(suffix_at, to, suffix_bytes);
+                        carry(raw.value_at, to.add(suffix_bytes), value_bytes);
+                    }
+                    None => {
+                        let (bytes, start) = leaf.dense_suffix(i);
+                        copy(bytes.as_ptr().add(start), to, suffix_bytes);
+                        carry(raw.value_at, to.add(suffix_bytes), value_bytes);
+                    }
                 }
             }
             let (key_bytes, value_bytes) = (key_bytes as u32, value_bytes as u16);
