@@ -224,3 +224,47 @@ fn deep_validation_finds_disorder() {
     bytes[33] ^= 1;
     assert!(validate(&bytes).is_ok() && validate_deep(&bytes).is_err());
 }
+
+#[test]
+fn forged_nodes_that_validate_are_safe() {
+    let mut valid = [0u32; 18];
+    for kind in [1u8, 2, 3, 16, 17] {
+        for (flags, count) in
+            (0..16u8).flat_map(|flags| [1u32, 2, 3, 9, 15].map(|count| (flags, count)))
+        {
+            for (prefix, suffix, value) in [
+                (0u32, 0u16, 0u16),
+                (3, 1, 0),
+                (0, 1, 8),
+                (5, 8, 1),
+                (1, 4, 24),
+                (9, 0, 24),
+            ] {
+                let mut bytes = vec![0u8; 256];
+                bytes[24..28].copy_from_slice(&prefix.to_le_bytes());
+                if kind < 16 {
+                    bytes[28..30].copy_from_slice(&suffix.to_le_bytes());
+                    bytes[30..32].copy_from_slice(&value.to_le_bytes());
+                }
+                forge_header(&mut bytes, kind, u8::from(kind >= 16), flags, count);
+                valid[usize::from(kind)] += u32::from(validate(&bytes).is_ok());
+                exercise(
+                    &bytes,
+                    &[
+                        vec![],
+                        vec![0],
+                        vec![0; 4],
+                        vec![0; 9],
+                        vec![0; 40],
+                        vec![1; 5],
+                    ],
+                );
+            }
+        }
+    }
+    // Slotted leaves need offsets, which zeros are not; the other kinds must have been reached.
+    assert!(
+        valid[2] > 0 && valid[3] > 0 && valid[16] > 0 && valid[17] > 0,
+        "{valid:?}"
+    );
+}

@@ -47,7 +47,7 @@ impl Random {
 
 fn options(random: &mut Random) -> WalOptions {
     WalOptions {
-        segment_bytes: 16 * 1024 << random.below(2),
+        segment_bytes: (16 * 1024) << random.below(2),
         spares_max: random.below(3) as usize,
         populate: random.below(2) == 0,
         nonce_seed: Some(random.below(u64::MAX)),

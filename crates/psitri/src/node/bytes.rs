@@ -168,10 +168,8 @@ pub(super) unsafe fn copy_padded(from: *const u8, to: *mut u8, len: usize) {
     loop {
         // SAFETY: (1): `done` is 0 or less than `len`.
         unsafe {
-            let a = from.add(done).cast::<[u8; 16]>().read();
-            let b = from.add(done + 16).cast::<[u8; 16]>().read();
-            to.add(done).cast::<[u8; 16]>().write(a);
-            to.add(done + 16).cast::<[u8; 16]>().write(b);
+            std::ptr::copy_nonoverlapping(from.add(done), to.add(done), 16);
+            std::ptr::copy_nonoverlapping(from.add(done + 16), to.add(done + 16), 16);
         }
         done += 32;
         if done >= len {
@@ -218,31 +216,18 @@ pub(super) unsafe fn equal(a: *const u8, b: *const u8, len: usize) -> bool {
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: (1): every access lies inside the `len` bytes.
     unsafe {
-        if len > 16 {
-            if len <= 32 {
-                let (a, b) = (
-                    from.cast::<[u8; 16]>().read(),
-                    from.add(len - 16).cast::<[u8; 16]>().read(),
-                );
-                to.cast::<[u8; 16]>().write(a);
-                to.add(len - 16).cast::<[u8; 16]>().write(b);
-                return;
-            }
+        let ends = |bytes: usize| {
+            std::ptr::copy_nonoverlapping(from, to, bytes);
+            std::ptr::copy_nonoverlapping(from.add(len - bytes), to.add(len - bytes), bytes);
+        };
+        if len > 32 {
             std::ptr::copy_nonoverlapping(from, to, len);
+        } else if len >= 16 {
+            ends(16);
         } else if len >= 8 {
-            let (a, b) = (
-                from.cast::<[u8; 8]>().read(),
-                from.add(len - 8).cast::<[u8; 8]>().read(),
-            );
-            to.cast::<[u8; 8]>().write(a);
-            to.add(len - 8).cast::<[u8; 8]>().write(b);
+            ends(8);
         } else if len >= 4 {
-            let (a, b) = (
-                from.cast::<[u8; 4]>().read(),
-                from.add(len - 4).cast::<[u8; 4]>().read(),
-            );
-            to.cast::<[u8; 4]>().write(a);
-            to.add(len - 4).cast::<[u8; 4]>().write(b);
+            ends(4);
         } else if len > 0 {
             let (a, b, c) = (*from, *from.add(len / 2), *from.add(len - 1));
             *to = a;
@@ -269,26 +254,6 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
         i += 1;
     }
     i
-}
-
-/// [`common_prefix`] of the range `a.0..a.0 + a.1` of `bytes` and the range `b`, without a branch where `a` has at most 8 bytes.
-///
-/// # Safety
-/// (1): both ranges lie in `bytes`, with [`PADDING_BYTES`] more behind.
-#[inline(always)]
-pub(super) unsafe fn common_prefix_padded(
-    bytes: &[u8],
-    a: (usize, usize),
-    b: (usize, usize),
-) -> usize {
-    let n = a.1.min(b.1);
-    if n > 8 {
-        return common_prefix(&bytes[a.0..a.0 + n], &bytes[b.0..b.0 + n]);
-    }
-    // SAFETY: (1).
-    let diff = unsafe { load_u64(bytes.as_ptr().add(a.0)) ^ load_u64(bytes.as_ptr().add(b.0)) };
-    // A full word of agreement has 64 trailing zeros: 8 bytes.
-    (diff.trailing_zeros() as usize / 8).min(n)
 }
 
 /// Compares `key` with a node's common `prefix`: `Ok(rest)` if it starts with it, otherwise on which side of all the node's keys

@@ -1,6 +1,8 @@
 //! Choosing and writing the encoding of a run of entries.
 //!
-//! A [`Run`] keeps, entry by entry, what decides the size of every encoding, so that "does one more entry fit" is arithmetic.
+//! A [`Run`] sums up its entries, so that for most of a leaf "does one more fit" is answered by an upper bound of its size. Only
+//! where the bound says no are the first and the last key compared: they tell the common prefix and, because keys ascend,
+//! whether all keys are consecutive.
 //! The smallest encoding that applies is taken: dense where keys are consecutive integers, fixed where they have one length,
 //! slotted otherwise. Uniform values drop their offsets in each of them.
 //!
@@ -13,9 +15,7 @@
 // Unsafe: copies of known length into an image of computed size, (1) and (3).
 #![allow(unsafe_code)]
 
-use super::bytes::{
-    PADDING_BYTES, be_integer, common_prefix_padded, copy_padded, fingerprint_padded,
-};
+use super::bytes::{PADDING_BYTES, be_integer, common_prefix, copy_padded, fingerprint_padded};
 use super::header::{self, NodeKind};
 use super::leaf::{
     FLAG_SUFFIX_WIDE, FLAG_VALUES_EXTERNAL, FLAG_VALUES_UNIFORM, LEAF_COUNT_MAX, OFFSET_EXTERNAL,
@@ -41,23 +41,19 @@ impl Entry {
     }
 }
 
-/// Neighbouring entries that would share a leaf, and what decides its size.
+/// Neighbouring entries that would share a leaf, summed up.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Run {
     /// Index of the first entry.
     pub(super) start: usize,
     pub(super) count: usize,
-    prefix_bytes: usize,
     keys_bytes: usize,
     values_bytes: usize,
-    key_bytes_min: usize,
-    key_bytes_max: usize,
+    key_bytes_min: u32,
+    key_bytes_max: u32,
     value_bytes: u16,
     external: bool,
     values_uniform: bool,
-    /// The last (up to) 8 bytes of the keys count up by one.
-    consecutive: bool,
-    tail_first: u64,
 }
 
 /// What `encode` will write.
@@ -66,6 +62,7 @@ pub(super) struct Plan {
     pub(super) kind: NodeKind,
     /// Length without padding.
     pub(super) bytes: usize,
+    prefix_bytes: usize,
     suffix_wide: bool,
 }
 
@@ -76,81 +73,60 @@ impl Plan {
     }
 }
 
-#[inline(always)]
-fn key_tail(key: &[u8]) -> u64 {
-    be_integer(&key[key.len().saturating_sub(8)..])
-}
-
 impl Run {
     /// A run of one entry.
-    pub(super) fn single(index: usize, key: &[u8], entry: Entry) -> Run {
+    pub(super) fn single(index: usize, entry: Entry) -> Run {
         Run {
             start: index,
             count: 1,
-            prefix_bytes: key.len(),
-            keys_bytes: key.len(),
+            keys_bytes: entry.key_bytes as usize,
             values_bytes: entry.value_bytes as usize,
-            key_bytes_min: key.len(),
-            key_bytes_max: key.len(),
+            key_bytes_min: entry.key_bytes,
+            key_bytes_max: entry.key_bytes,
             value_bytes: entry.value_bytes,
             external: entry.external,
             values_uniform: true,
-            consecutive: true,
-            tail_first: key_tail(key),
         }
     }
 
     /// Adds the entry that follows the run, unless the leaf would be longer than `bytes_max` then: gives whether it was added.
-    ///
-    /// Works on locals and stores at the end: the packer calls this for every entry.
     #[inline(always)]
-    pub(super) fn extend(&mut self, entries: &[Entry], arena: &[u8], bytes_max: usize) -> bool {
-        let entry = entries[self.end()];
-        let (key, first_at) = (entry.key(arena), entries[self.start].at);
-        debug_assert!(
-            self.count > 0 && entries[self.end() - 1].key(arena) < key,
-            "(2)"
-        );
-        // SAFETY: (1): padding follows the last entry.
-        let prefix_bytes = unsafe {
-            common_prefix_padded(arena, (first_at, self.prefix_bytes), (entry.at, key.len()))
-        };
-        let count = self.count + 1;
-        let keys_bytes = self.keys_bytes + key.len();
-        let values_bytes = self.values_bytes + entry.value_bytes as usize;
-        let key_bytes_min = self.key_bytes_min.min(key.len());
-        let key_bytes_max = self.key_bytes_max.max(key.len());
-        let values_uniform = self.values_uniform
-            & (entry.value_bytes == self.value_bytes)
-            & (entry.external == self.external);
-        let mut consecutive = self.consecutive;
-        if consecutive {
-            let next = self.tail_first.wrapping_add(self.count as u64);
-            consecutive = key.len() == self.key_bytes_max && key_tail(key) == next;
-        }
+    pub(super) fn extend(
+        &mut self,
+        entry: Entry,
+        entries: &[Entry],
+        arena: &[u8],
+        bytes_max: usize,
+    ) -> bool {
         let longer = Run {
-            count,
-            prefix_bytes,
-            keys_bytes,
-            values_bytes,
-            key_bytes_min,
-            key_bytes_max,
-            values_uniform,
-            consecutive,
-            ..*self
+            start: self.start,
+            count: self.count + 1,
+            keys_bytes: self.keys_bytes + entry.key_bytes as usize,
+            values_bytes: self.values_bytes + entry.value_bytes as usize,
+            key_bytes_min: self.key_bytes_min.min(entry.key_bytes),
+            key_bytes_max: self.key_bytes_max.max(entry.key_bytes),
+            value_bytes: self.value_bytes,
+            external: self.external,
+            values_uniform: self.values_uniform
+                & (entry.value_bytes == self.value_bytes)
+                & (entry.external == self.external),
         };
-        if longer.plan().bytes > bytes_max || count > LEAF_COUNT_MAX {
+        if longer.bytes_bound() > bytes_max && !longer.fits(entries, arena, bytes_max) {
             return false;
         }
-        self.count = count;
-        self.prefix_bytes = prefix_bytes;
-        self.keys_bytes = keys_bytes;
-        self.values_bytes = values_bytes;
-        self.key_bytes_min = key_bytes_min;
-        self.key_bytes_max = key_bytes_max;
-        self.values_uniform = values_uniform;
-        self.consecutive = consecutive;
+        *self = longer;
         true
+    }
+
+    /// At least what any encoding takes: that of a wide slotted leaf without a prefix.
+    #[inline(always)]
+    fn bytes_bound(&self) -> usize {
+        SECTIONS_AT + 5 * self.count + 2 + self.keys_bytes + self.values_bytes + TAIL_BYTES
+    }
+
+    #[inline(never)]
+    fn fits(&self, entries: &[Entry], arena: &[u8], bytes_max: usize) -> bool {
+        self.count <= LEAF_COUNT_MAX && self.plan(entries, arena).bytes <= bytes_max
     }
 
     /// Index behind the last entry.
@@ -159,51 +135,64 @@ impl Run {
     }
 
     /// The smallest encoding and its size.
-    #[inline(always)]
-    pub(super) fn plan(&self) -> Plan {
+    pub(super) fn plan(&self, entries: &[Entry], arena: &[u8]) -> Plan {
         let n = self.count;
+        let first = entries[self.start].key(arena);
+        let last = entries[self.end() - 1].key(arena);
+        debug_assert!(n == 1 || first < last, "(2)");
+        let prefix_bytes = common_prefix(first, last);
         let offsets_bytes = 2 * (n + 1);
-        let common = SECTIONS_AT + self.prefix_bytes + self.values_bytes + TAIL_BYTES;
+        let common = SECTIONS_AT + prefix_bytes + self.values_bytes + TAIL_BYTES;
         if self.key_bytes_min == self.key_bytes_max {
-            let suffix_bytes = self.key_bytes_max - self.prefix_bytes;
+            let suffix_bytes = first.len() - prefix_bytes;
             let common = common
                 + if self.values_uniform {
                     0
                 } else {
                     offsets_bytes
                 };
-            if self.consecutive && n > 1 && suffix_bytes <= 8 {
+            // Integers that ascend strictly and span as many numbers as there are of them are consecutive.
+            if n > 1
+                && suffix_bytes <= 8
+                && be_integer(&last[prefix_bytes..]) - be_integer(&first[prefix_bytes..])
+                    == n as u64 - 1
+            {
                 return Plan {
                     kind: NodeKind::LeafDense,
                     bytes: common + 8,
+                    prefix_bytes,
                     suffix_wide: false,
                 };
             }
+            let bytes = common + n * suffix_bytes;
             return Plan {
                 kind: NodeKind::LeafFixed,
-                bytes: common + n * suffix_bytes,
+                bytes,
+                prefix_bytes,
                 suffix_wide: false,
             };
         }
-        let suffix_wide = !self.values_uniform && self.key_bytes_max - self.prefix_bytes > 255;
+        let suffix_wide = !self.values_uniform && self.key_bytes_max as usize - prefix_bytes > 255;
         let lengths_bytes = if self.values_uniform {
             0
         } else {
             n << u32::from(suffix_wide)
         };
-        let suffixes_bytes = self.keys_bytes - n * self.prefix_bytes;
+        let suffixes_bytes = self.keys_bytes - n * prefix_bytes;
         let bytes = common + n + offsets_bytes + lengths_bytes + suffixes_bytes;
+        debug_assert!(bytes <= self.bytes_bound());
         Plan {
             kind: NodeKind::LeafSlotted,
             bytes,
+            prefix_bytes,
             suffix_wide,
         }
     }
 
     /// Writes the unsealed image of the run to the front of `out`, which grows as needed; gives the image's length.
     pub(super) fn encode(&self, entries: &[Entry], arena: &[u8], out: &mut Vec<u8>) -> usize {
-        let plan = self.plan();
-        let image_bytes = plan.image_bytes();
+        let plan = self.plan(entries, arena);
+        let (image_bytes, prefix_bytes) = (plan.image_bytes(), plan.prefix_bytes);
         let entries = &entries[self.start..self.end()];
         let last = entries[self.count - 1];
         let arena_end = last.at + last.key_bytes as usize + last.value_bytes as usize;
@@ -228,26 +217,25 @@ impl Run {
         let suffix_bytes = if slotted {
             0
         } else {
-            self.key_bytes_max - self.prefix_bytes
+            self.key_bytes_max as usize - prefix_bytes
         };
         let value_bytes = if self.values_uniform {
             self.value_bytes
         } else {
             0
         };
-        out[PREFIX_BYTES_AT..SUFFIX_BYTES_AT]
-            .copy_from_slice(&(self.prefix_bytes as u32).to_le_bytes());
+        out[PREFIX_BYTES_AT..SUFFIX_BYTES_AT].copy_from_slice(&(prefix_bytes as u32).to_le_bytes());
         out[SUFFIX_BYTES_AT..VALUE_BYTES_AT].copy_from_slice(&(suffix_bytes as u16).to_le_bytes());
         out[VALUE_BYTES_AT..SECTIONS_AT].copy_from_slice(&value_bytes.to_le_bytes());
         let end = match plan.kind {
             NodeKind::LeafSlotted if self.values_uniform => {
-                self.write_slotted::<0>(entries, arena, out)
+                self.write_slotted::<0>(entries, arena, prefix_bytes, out)
             }
             NodeKind::LeafSlotted if plan.suffix_wide => {
-                self.write_slotted::<2>(entries, arena, out)
+                self.write_slotted::<2>(entries, arena, prefix_bytes, out)
             }
-            NodeKind::LeafSlotted => self.write_slotted::<1>(entries, arena, out),
-            kind => self.write_arrays(entries, arena, kind, out),
+            NodeKind::LeafSlotted => self.write_slotted::<1>(entries, arena, prefix_bytes, out),
+            kind => self.write_arrays(entries, arena, prefix_bytes, kind, out),
         };
         assert!(end + TAIL_BYTES == plan.bytes, "(3)");
         out[end..image_bytes].fill(0);
@@ -259,9 +247,10 @@ impl Run {
         &self,
         entries: &[Entry],
         arena: &[u8],
+        prefix_bytes: usize,
         out: &mut [u8],
     ) -> usize {
-        let (n, prefix_bytes) = (self.count, self.prefix_bytes);
+        let n = self.count;
         let offsets_at = SECTIONS_AT + n;
         let lengths_at = offsets_at + 2 * (n + 1);
         let prefix_at = lengths_at + n * WIDTH;
@@ -307,12 +296,13 @@ impl Run {
         &self,
         entries: &[Entry],
         arena: &[u8],
+        prefix_bytes: usize,
         kind: NodeKind,
         out: &mut [u8],
     ) -> usize {
-        let (n, prefix_bytes) = (self.count, self.prefix_bytes);
+        let n = self.count;
         let first_key = entries[0].key(arena);
-        let suffix_bytes = self.key_bytes_max - prefix_bytes;
+        let suffix_bytes = self.key_bytes_max as usize - prefix_bytes;
         let offsets_at = if kind == NodeKind::LeafDense {
             let first = be_integer(&first_key[prefix_bytes..]);
             out[SECTIONS_AT..SECTIONS_AT + 8].copy_from_slice(&first.to_le_bytes());

@@ -128,22 +128,27 @@ impl LeafPacker {
                     copy(prefix.as_ptr(), to, prefix.len());
                 }
                 let to = to.add(prefix.len());
-                if let Some(suffix_at) = raw.suffix_at {
-                    let from = leaf.base.add(suffix_at);
-                    if suffix_at + suffix_bytes + PADDING_BYTES <= image_bytes {
-                        copy_padded(from, to, suffix_bytes);
+                let carry = |at: usize, to: *mut u8, bytes: usize| {
+                    if at + bytes + PADDING_BYTES <= image_bytes {
+                        copy_padded(leaf.base.add(at), to, bytes);
                     } else {
-                        copy(from, to, suffix_bytes);
+                        copy(leaf.base.add(at), to, bytes);
                     }
-                } else {
-                    let (bytes, start) = leaf.dense_suffix(i);
-                    copy(bytes.as_ptr().add(start), to, suffix_bytes);
-                }
-                let (from, to) = (leaf.base.add(raw.value_at), to.add(suffix_bytes));
-                if raw.value_at + value_bytes + PADDING_BYTES <= image_bytes {
-                    copy_padded(from, to, value_bytes);
-                } else {
-                    copy(from, to, value_bytes);
+                };
+                match raw.suffix_at {
+                    // In a slotted leaf suffix and value are neighbours, as in the arena.
+                    Some(suffix_at) if suffix_at + suffix_bytes == raw.value_at => {
+                        carry(suffix_at, to, suffix_bytes + value_bytes);
+                    }
+                    Some(suffix_at) => {
+                        carry(suffix_at, to, suffix_bytes);
+                        carry(raw.value_at, to.add(suffix_bytes), value_bytes);
+                    }
+                    None => {
+                        let (bytes, start) = leaf.dense_suffix(i);
+                        copy(bytes.as_ptr().add(start), to, suffix_bytes);
+                        carry(raw.value_at, to.add(suffix_bytes), value_bytes);
+                    }
                 }
             }
             let (key_bytes, value_bytes) = (key_bytes as u32, value_bytes as u16);
@@ -183,15 +188,19 @@ impl LeafPacker {
         let index = self.entries.len();
         self.entries.push(entry);
         if self.current.count > 0 {
+            debug_assert!(
+                self.entries[index - 1].key(&self.arena) < entry.key(&self.arena),
+                "keys ascend"
+            );
             if self
                 .current
-                .extend(&self.entries, &self.arena, NODE_BYTES_SOFT_MAX)
+                .extend(entry, &self.entries, &self.arena, NODE_BYTES_SOFT_MAX)
             {
                 return;
             }
             self.closed.push_back(self.current);
         }
-        self.current = Run::single(index, entry.key(&self.arena), entry);
+        self.current = Run::single(index, entry);
     }
 
     /// The next leaf that is certainly full, if there is one. Call it after each push, or after some.
@@ -222,15 +231,19 @@ impl LeafPacker {
     /// Bytes of the leaves that the held entries would make now.
     pub fn pending_bytes(&self) -> usize {
         let current = if self.current.count > 0 {
-            self.current.plan().image_bytes()
+            self.image_bytes(&self.current)
         } else {
             0
         };
         self.closed
             .iter()
-            .map(|run| run.plan().image_bytes())
+            .map(|run| self.image_bytes(run))
             .sum::<usize>()
             + current
+    }
+
+    fn image_bytes(&self, run: &Run) -> usize {
+        run.plan(&self.entries, &self.arena).image_bytes()
     }
 
     /// Entries held.
@@ -255,7 +268,7 @@ impl LeafPacker {
     /// Closes the current run; balances it with the run before when it would be less than half full.
     fn finish_current(&mut self) {
         let current = std::mem::take(&mut self.current);
-        if current.plan().bytes < NODE_BYTES_SOFT_MAX / 2
+        if current.plan(&self.entries, &self.arena).bytes < NODE_BYTES_SOFT_MAX / 2
             && let Some(&before) = self.closed.back()
             && let Some((left, right)) = self.balance(before.start, current.end())
         {
@@ -281,13 +294,16 @@ impl LeafPacker {
     }
 
     fn run(&self, start: usize, end: usize) -> Option<Run> {
-        let mut run = Run::single(
-            start,
-            self.entries[start].key(&self.arena),
-            self.entries[start],
-        );
+        let mut run = Run::single(start, self.entries[start]);
         // A run that does not get to its end does not fit either.
-        while run.end() < end && run.extend(&self.entries, &self.arena, NODE_BYTES_SOFT_MAX) {}
+        while run.end() < end
+            && run.extend(
+                self.entries[run.end()],
+                &self.entries,
+                &self.arena,
+                NODE_BYTES_SOFT_MAX,
+            )
+        {}
         (run.end() == end).then_some(run)
     }
 

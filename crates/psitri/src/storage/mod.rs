@@ -218,7 +218,11 @@ pub trait StorageFile: Send + Sync + fmt::Debug {
 fn check_map_write(file: &str, offset: u64, len: u64, file_len: u64) -> Result<(), StorageError> {
     let end = offset.checked_add(len);
     let inside = end.is_some_and(|end| end <= file_len);
-    if len == 0 || !inside || offset % MAP_ALIGNMENT_BYTES != 0 || usize::try_from(len).is_err() {
+    if len == 0
+        || !inside
+        || !offset.is_multiple_of(MAP_ALIGNMENT_BYTES)
+        || usize::try_from(len).is_err()
+    {
         return Err(StorageError::OutOfRange {
             file: file.to_owned(),
             offset,

@@ -72,7 +72,7 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 impl WalOptions {
     fn check(&self) -> Result<(), WalError> {
         let bytes = self.segment_bytes;
-        if bytes == 0 || bytes % MAP_ALIGNMENT_BYTES != 0 || bytes > SEGMENT_BYTES_MAX {
+        if bytes == 0 || !bytes.is_multiple_of(MAP_ALIGNMENT_BYTES) || bytes > SEGMENT_BYTES_MAX {
             return Err(WalError::InvalidOption {
                 what: "segment_bytes must be a multiple of 16 KiB, up to 1 GiB",
             });

@@ -20,8 +20,9 @@ pub(super) const FRAGMENT_BYTES_MIN: u64 = HEADER_BYTES as u64 + ALIGNMENT_BYTES
 const CHECKSUM_END: usize = 4;
 
 // checksum u32, payload length u32, csn u64, op count u32, kind u8, zero [u8; 3]
-const _: () =
-    assert!(HEADER_BYTES == 4 + 4 + 8 + 4 + 1 + 3 && HEADER_BYTES as u64 % ALIGNMENT_BYTES == 0);
+const _: () = assert!(
+    HEADER_BYTES == 4 + 4 + 8 + 4 + 1 + 3 && (HEADER_BYTES as u64).is_multiple_of(ALIGNMENT_BYTES)
+);
 
 /// Which part of a record a fragment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +77,7 @@ pub(super) fn header(
     op_count: u32,
     payload: &[u8],
 ) -> [u8; HEADER_BYTES] {
-    debug_assert!(u32::try_from(payload.len()).is_ok() && lsn % ALIGNMENT_BYTES == 0);
+    debug_assert!(u32::try_from(payload.len()).is_ok() && lsn.is_multiple_of(ALIGNMENT_BYTES));
     let mut header = [0; HEADER_BYTES];
     header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     header[8..16].copy_from_slice(&csn.to_le_bytes());

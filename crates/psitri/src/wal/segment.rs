@@ -36,7 +36,7 @@ const ZERO_CHUNK_BYTES: u64 = 1024 * 1024;
 // magic u64, version u32, checksum u32, sequence u64, start u64, nonce u64, durable u64, file bytes u64, zero u64
 const _: () = assert!(HEADER_BYTES == 8 + 4 + 4 + 6 * 8);
 const _: () = assert!(HEADER_BYTES <= 512 && MARK_OFFSET + MARK_SLOTS * MARK_BYTES as u64 <= 1024);
-const _: () = assert!(DATA_OFFSET % ALIGNMENT_BYTES == 0);
+const _: () = assert!(DATA_OFFSET.is_multiple_of(ALIGNMENT_BYTES));
 
 pub(super) fn file_name(id: u32) -> String {
     format!("{FILE_NAME_PREFIX}{id:08x}")
@@ -119,12 +119,12 @@ impl SegmentHeader {
             durable_lsn: u64_at(40),
             file_bytes: u64_at(48),
         };
-        let sane = header.start_lsn % ALIGNMENT_BYTES == 0
+        let sane = header.start_lsn.is_multiple_of(ALIGNMENT_BYTES)
             && header.start_lsn < u64::MAX / 2
             && header.sequence < u64::MAX / 2
             && header.file_bytes > DATA_OFFSET
             && header.file_bytes <= SEGMENT_BYTES_MAX
-            && header.file_bytes % ALIGNMENT_BYTES == 0
+            && header.file_bytes.is_multiple_of(ALIGNMENT_BYTES)
             && u64_at(56) == 0;
         Ok(sane.then_some(header))
     }
@@ -239,7 +239,7 @@ impl Segment {
             file_bytes,
             ..
         } = header;
-        debug_assert!(start_lsn % ALIGNMENT_BYTES == 0 && file_bytes == file.bytes());
+        debug_assert!(start_lsn.is_multiple_of(ALIGNMENT_BYTES) && file_bytes == file.bytes());
         debug_assert!(header.durable_lsn <= whole_lsn && whole_lsn <= start_lsn);
         // SAFETY: a spare's pages are touched by nobody else (populating them does not change content).
         unsafe {

@@ -6,8 +6,8 @@
 //! Invariants:
 //! 1. `table.live` is the chain (oldest first), never empty; its last segment is the one being appended to. A segment joins before
 //!    `appended` says that it has bytes.
-//! 2. `durable` <= `appended`, both ends of records; everything below `durable` was covered by a successful flush of its segment, and every segment below
-//!    it has a durable name.
+//! 2. `durable` <= `appended`, both ends of records; everything below `durable` was covered by a successful flush of its segment,
+//!    and every segment below it has a durable name.
 //! 3. Only the holder of `flushing` flushes, stores marks and takes segments out of the chain; so a mark never hits a file that has
 //!    begun another life.
 //! 4. Once `poison` is set, nothing is appended, flushed or released any more.
