@@ -390,3 +390,29 @@ fn a_spare_that_cannot_be_made_is_no_harm() {
     wal.append(1, 1, b"fine").unwrap();
     wal.shared().flush(u64::MAX).unwrap();
 }
+
+/// The checkpoint lies exactly between two segments, and the header of the second is only in memory.
+#[test]
+fn release_leaves_a_beginning_on_the_disk() {
+    for seed in 0..20 {
+        let storage = SimStorage::new(seed);
+        storage.set_early_write_back(false);
+        let mut wal = Wal::create(
+            Arc::new(storage.clone()),
+            WalOptions {
+                spares_max: 0,
+                ..small()
+            },
+        )
+        .unwrap();
+        let full = wal.append(1, 1, &vec![1; 16 * 1024 - 4096 - 24]).unwrap();
+        wal.shared().flush(full.end_lsn).unwrap();
+        wal.append(2, 1, b"in the next segment").unwrap();
+        wal.shared().release_below(full.end_lsn).unwrap();
+        storage.sync_dir().unwrap(); // the released file is really gone
+        assert_eq!(wal.shared().retained_bytes(), wal.end_lsn() - full.end_lsn);
+        let after = storage.crash(seed);
+        let end = replay(&after, full.end_lsn, full.end_lsn, |_| Ok(())).unwrap();
+        assert!(end.records <= 1);
+    }
+}
