@@ -273,7 +273,9 @@ fn is_released(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
         Some(mut writer) => {
             if writer.generation <= generation {
                 // The writer would keep the arena alive.
-                writer.buffer = None;
+                if let Some(last) = writer.buffer.take() {
+                    writer.entries_last = last.buffer().stats().entries;
+                }
                 writer.generation = 0;
             }
             true

@@ -417,7 +417,7 @@ impl Recovery {
         }
         let generation = &self.generations[0];
         generation.note_commit(record.lsn.max(self.log_start));
-        let writer = generation.buffer_or_new(self.by_id[&keyspace]).writer();
+        let writer = generation.buffer_or_new(self.by_id[&keyspace], 0).writer();
         Ok(Some(writer.expect("recovery has the only writer")))
     }
 

@@ -116,13 +116,13 @@ impl Generation {
     }
 
     /// The buffer of a keyspace. Only the holder of its write lock may create it.
-    pub fn buffer_or_new(&self, slot: u32) -> &Arc<KeyspaceBuffer> {
+    pub fn buffer_or_new(&self, slot: u32, entries_expected: u64) -> &Arc<KeyspaceBuffer> {
         let index = slot as usize;
         let row = self.buffers[index / TABLE_WIDTH]
             .get_or_init(|| Box::new([const { OnceLock::new() }; TABLE_WIDTH]));
         row[index % TABLE_WIDTH].get_or_init(|| {
             self.slots.lock().push(slot);
-            KeyspaceBuffer::new(Arc::clone(self.arena()))
+            KeyspaceBuffer::with_expected(Arc::clone(self.arena()), entries_expected)
         })
     }
 

@@ -303,6 +303,12 @@ mod native {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
         }
 
+        /// Zeroes words that nobody else can reach yet.
+        pub fn zero(self, offset: usize, len: usize) {
+            // SAFETY: in bounds (1), not reachable by readers (2).
+            unsafe { std::ptr::write_bytes(self.at(offset, len, 8), 0, len) }
+        }
+
         /// Asks for the cache line of `offset`. Any offset is fine.
         #[inline(always)]
         pub fn prefetch(self, offset: usize) {
@@ -422,6 +428,12 @@ mod model {
             }
         }
         pub fn prefetch(self, _offset: usize) {}
+
+        pub fn zero(self, offset: usize, len: usize) {
+            for at in (offset..offset + len).step_by(8) {
+                self.a64(at).store(0, Ordering::Relaxed);
+            }
+        }
     }
 }
 

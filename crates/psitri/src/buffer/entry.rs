@@ -138,6 +138,18 @@ impl<'a> Entry<'a> {
         self.memory.a32(self.at + HEAD).load(Ordering::Acquire)
     }
 
+    /// Asks for the entry's cache line.
+    #[inline(always)]
+    pub fn prefetch(self) {
+        self.memory.prefetch(self.at);
+    }
+
+    /// Asks for the cache line of the newest version.
+    #[inline(always)]
+    pub fn prefetch_newest(self) {
+        self.memory.prefetch(self.head() as usize * UNIT_BYTES);
+    }
+
     #[inline(always)]
     pub fn set_head(self, version: u32) {
         self.memory

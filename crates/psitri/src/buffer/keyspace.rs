@@ -13,14 +13,24 @@
 
 use super::arena::{Arena, Memory};
 use super::cursor::BufferCursor;
-use super::entry::{CSN_UNCOMMITTED, Entry, Found};
+use super::directory::{Directory, Table};
+use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
 use super::node::{self, Node};
 use super::range_tombstones::{RangeTombstone, RangeTombstones};
 use super::writer::BufferWriter;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
 
 /// Newest number that a reader other than the writer may ask for (invariant 2).
 pub(super) const CSN_COMMITTED_MAX: u64 = CSN_UNCOMMITTED - 1;
+
+/// Hash of a key, the same in all buffers of the process. Seeded at random, so that keys cannot be chosen to collide.
+#[inline(always)]
+pub(super) fn hash_of(key: &[u8]) -> u32 {
+    static STATE: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);
+    STATE.hash_one(key) as u32
+}
 
 /// What a buffer holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +47,10 @@ pub struct BufferStats {
 #[derive(Debug)]
 pub struct KeyspaceBuffer {
     pub(super) root: AtomicU32,
+    pub(super) directory: Directory,
     pub(super) range_tombstones: RangeTombstones,
     arena: Arc<Arena>,
+    pub(super) entries_expected: u64,
     pub(super) entries: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) csn_last: AtomicU64,
@@ -48,8 +60,15 @@ pub struct KeyspaceBuffer {
 impl KeyspaceBuffer {
     /// An empty buffer in an arena that it shares with the other keyspaces of the generation.
     pub fn new(arena: Arc<Arena>) -> Arc<KeyspaceBuffer> {
+        KeyspaceBuffer::with_expected(arena, 0)
+    }
+
+    /// An empty buffer that will probably take about this many entries.
+    pub fn with_expected(arena: Arc<Arena>, entries_expected: u64) -> Arc<KeyspaceBuffer> {
         Arc::new(KeyspaceBuffer {
             root: AtomicU32::new(0),
+            directory: Directory::new(),
+            entries_expected,
             range_tombstones: RangeTombstones::new(),
             arena,
             entries: AtomicU64::new(0),
@@ -136,6 +155,57 @@ impl KeyspaceBuffer {
     /// The entry of a key.
     #[inline(always)]
     pub(super) fn find(&self, key: &[u8]) -> Option<Entry<'_>> {
+        match self.directory.table(self.memory()) {
+            Some(table) => self.find_in(table, key, hash_of(key)),
+            None => self.find_in_tree(key),
+        }
+    }
+
+    /// The entry of a key whose hash is known, from the directory.
+    #[inline(always)]
+    pub(super) fn find_in<'b>(
+        &'b self,
+        table: Table<'b>,
+        key: &[u8],
+        hash: u32,
+    ) -> Option<Entry<'b>> {
+        table
+            .candidates(hash)
+            .map(|reference| Entry::of(self.memory(), EntryRef(reference)))
+            .find(|entry| entry.key() == key)
+    }
+
+    /// Asks for the cache lines that a lookup of these keys will need. Their misses overlap, those of lookups that follow
+    /// one another do not.
+    #[inline]
+    pub fn prefetch(&self, keys: &[&[u8]]) {
+        let memory = self.memory();
+        let Some(table) = self.directory.table(memory) else {
+            return;
+        };
+        const AT_ONCE: usize = 8;
+        for keys in keys.chunks(AT_ONCE) {
+            let mut hashes = [0; AT_ONCE];
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                *hash = hash_of(key);
+                table.prefetch(*hash);
+            }
+            let mut entries = [None; AT_ONCE];
+            for (entry, &hash) in entries.iter_mut().zip(&hashes[..keys.len()]) {
+                *entry = table.candidates(hash).next();
+                if let Some(reference) = entry {
+                    Entry::of(memory, EntryRef(*reference)).prefetch();
+                }
+            }
+            for reference in entries[..keys.len()].iter().flatten() {
+                Entry::of(memory, EntryRef(*reference)).prefetch_newest();
+            }
+        }
+    }
+
+    /// The entry of a key, by the order of its bytes.
+    #[inline]
+    fn find_in_tree(&self, key: &[u8]) -> Option<Entry<'_>> {
         let memory = self.memory();
         let mut reference = self.root.load(Ordering::Acquire);
         while !node::is_entry(reference) {

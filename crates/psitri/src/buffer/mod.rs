@@ -10,6 +10,7 @@
 //! | `arena.rs` | memory of a generation |
 //! | `node.rs` | inner nodes of the radix tree |
 //! | `entry.rs` | entries, versions |
+//! | `directory.rs` | hash table for point lookups |
 //! | `keyspace.rs` | a buffer: point lookups |
 //! | `writer.rs` | the one writer of a buffer |
 //! | `cursor.rs` | ordered positions |
@@ -21,6 +22,7 @@
 
 mod arena;
 mod cursor;
+mod directory;
 mod entry;
 mod error;
 mod keyspace;

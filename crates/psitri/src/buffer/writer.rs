@@ -19,12 +19,13 @@
 use super::KEY_BYTES_MAX;
 use super::arena::{Chunk, Memory, UNIT_BYTES};
 use super::cursor::{BufferCursor, mismatch};
+use super::directory::{self, Table};
 use super::entry::{
     CSN_UNCOMMITTED, Entry, EntryRef, Found, Kind, LARGE_BYTES, PAYLOAD_BYTES_MAX, Version,
     VersionRef, entry_bytes, version_bytes,
 };
 use super::error::BufferError;
-use super::keyspace::KeyspaceBuffer;
+use super::keyspace::{KeyspaceBuffer, hash_of};
 use super::node::{self, NODE_BYTES_MIN, Node, Position};
 use super::range_tombstones::TombstoneRef;
 use crate::sync::{Arc, AtomicU32, Ordering};
@@ -188,6 +189,12 @@ impl BufferWriter {
         }
     }
 
+    /// See [`KeyspaceBuffer::prefetch`].
+    #[inline]
+    pub fn prefetch(&self, keys: &[&[u8]]) {
+        self.buffer.prefetch(keys);
+    }
+
     /// The newest version of a key, committed or not.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Found<'_> {
@@ -301,6 +308,81 @@ impl BufferWriter {
     /// Finds or inserts the entry of a key; `room_bytes` are reserved right behind a new one.
     #[inline]
     fn find_or_insert(&mut self, key: &[u8], room_bytes: usize) -> Result<EntryRef, BufferError> {
+        let Some(table) = self.buffer.directory.table(self.memory()) else {
+            let before = self.entries();
+            let entry = self.find_or_insert_in_tree(key, room_bytes)?;
+            if self.entries() != before && self.entries() == directory::ENTRIES_MIN {
+                self.build_directory();
+            }
+            return Ok(entry);
+        };
+        let hash = hash_of(key);
+        if let Some(entry) = self.buffer.find_in(table, key, hash) {
+            return Ok(entry.reference());
+        }
+        let entry = self.find_or_insert_in_tree(key, room_bytes)?;
+        if let Some(table) = self.buffer.directory.table(self.memory()) {
+            if table.is_full(self.entries()) {
+                self.grow_directory(hash, entry);
+            } else {
+                table.insert(hash, entry.0);
+            }
+        }
+        Ok(entry)
+    }
+
+    fn entries(&self) -> u64 {
+        self.buffer.entries.load(Ordering::Relaxed)
+    }
+
+    /// Arena memory for a table; `None` if there is no room.
+    fn claim_table(&self, slots: u64) -> Option<Table<'_>> {
+        let bytes = directory::table_bytes(slots);
+        let chunk = self.buffer.arena().claim(bytes, bytes).ok()?;
+        let taken = self.buffer.bytes.load(Ordering::Relaxed) + bytes;
+        self.buffer.bytes.store(taken, Ordering::Relaxed);
+        Some(Table::create(self.memory(), chunk.start as usize, slots))
+    }
+
+    #[cold]
+    fn build_directory(&self) {
+        // Half of what the last buffer took: a directory that is too small grows once, one that is too large is wasted.
+        let expected = self.entries().max(self.buffer.entries_expected / 2);
+        let Some(table) = self.claim_table(directory::slots_for(expected)) else {
+            return;
+        };
+        let mut cursor = self.buffer.cursor();
+        let mut more = cursor.first();
+        while more {
+            if let Some(entry) = cursor.entry() {
+                table.insert(hash_of(cursor.key()), entry.0);
+            }
+            more = cursor.next();
+        }
+        self.buffer.directory.publish(table);
+    }
+
+    #[cold]
+    fn grow_directory(&self, hash: u32, entry: EntryRef) {
+        let Some(old) = self.buffer.directory.table(self.memory()) else {
+            return;
+        };
+        match self.claim_table(directory::slots_for(self.entries() * 2)) {
+            Some(table) => {
+                table.insert_all(old);
+                table.insert(hash, entry.0);
+                self.buffer.directory.publish(table);
+            }
+            None => self.buffer.directory.give_up(),
+        }
+    }
+
+    #[inline]
+    fn find_or_insert_in_tree(
+        &mut self,
+        key: &[u8],
+        room_bytes: usize,
+    ) -> Result<EntryRef, BufferError> {
         let memory = self.memory();
         let mut reference = self.buffer.root.load(Ordering::Relaxed);
         let mut slot: Slot = None;

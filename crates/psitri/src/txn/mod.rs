@@ -276,8 +276,10 @@ impl Part {
         let mut fresh = false;
         if self.guard.generation != generation.id || self.guard.buffer.is_none() {
             fresh = generation.buffer(self.slot).is_none();
-            self.guard.buffer = None;
-            let buffer = generation.buffer_or_new(self.slot);
+            if let Some(last) = self.guard.buffer.take() {
+                self.guard.entries_last = last.buffer().stats().entries;
+            }
+            let buffer = generation.buffer_or_new(self.slot, self.guard.entries_last);
             self.guard.buffer = Some(buffer.writer().expect("the write lock is held"));
             self.guard.generation = generation.id;
         }
