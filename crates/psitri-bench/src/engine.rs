@@ -70,6 +70,10 @@ pub trait Writer {
 }
 
 pub trait Batch {
+    /// Announces the keys that the next operations need, for engines that can make use of it.
+    #[inline]
+    fn announce(&self, _keys: &[&[u8]]) {}
+
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R>;
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;

@@ -66,6 +66,7 @@ impl Transfer {
     #[inline]
     fn execute<B: Batch>(&self, batch: &mut B, sequence: u64) -> Result<bool> {
         let (source, destination) = (self.source.as_bytes(), self.destination.as_bytes());
+        batch.announce(&[source, destination]);
         let balance_of = |value: Option<&[u8]>| value.and_then(encoding::balance);
         let Some(source_balance) = batch.read(source, balance_of)? else {
             return Ok(false);

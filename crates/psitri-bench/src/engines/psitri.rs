@@ -68,6 +68,11 @@ impl<const DIRECT: bool> Writer for Native<DIRECT> {
 
 impl Batch for NativeBatch<'_> {
     #[inline]
+    fn announce(&self, keys: &[&[u8]]) {
+        self.transaction.prefetch(self.keyspace, keys);
+    }
+
+    #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
         Ok(look(self.transaction.get(self.keyspace, key)?))
     }
