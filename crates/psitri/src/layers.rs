@@ -57,6 +57,17 @@ impl<'a> View<'a> {
             .filter_map(move |generation| generation.buffer(self.slot))
     }
 
+    /// Asks for what lookups of these keys (one bit each in `missing`) will need. A hint: errors are for the lookup.
+    pub fn prefetch(self, keys: &[&[u8]], mut missing: u32) {
+        for buffer in self.buffers() {
+            missing = buffer.prefetch(keys, missing);
+            if missing == 0 {
+                return;
+            }
+        }
+        tree::prefetch(self.pager, self.root, keys, missing);
+    }
+
     #[inline]
     pub fn get(self, key: &[u8]) -> Result<Option<&'a [u8]>> {
         for buffer in self.buffers() {

@@ -25,6 +25,9 @@ use std::sync::LazyLock;
 /// Newest number that a reader other than the writer may ask for (invariant 2).
 pub(super) const CSN_COMMITTED_MAX: u64 = CSN_UNCOMMITTED - 1;
 
+/// Keys that [`KeyspaceBuffer::prefetch`] takes at once.
+pub(crate) const PREFETCH_KEYS_MAX: usize = 16;
+
 /// Hash of a key, the same in all buffers of the process. Seeded at random, so that keys cannot be chosen to collide.
 #[inline(always)]
 pub(super) fn hash_of(key: &[u8]) -> u32 {
@@ -175,32 +178,42 @@ impl KeyspaceBuffer {
             .find(|entry| entry.key() == key)
     }
 
-    /// Asks for the cache lines that a lookup of these keys will need. Their misses overlap, those of lookups that follow
-    /// one another do not.
+    /// Asks for the cache lines that a lookup of these keys will need: their misses overlap, those of lookups that follow
+    /// one another do not. Returns the keys that are probably not here, one bit each.
     #[inline]
-    pub fn prefetch(&self, keys: &[&[u8]]) {
+    pub fn prefetch(&self, keys: &[&[u8]], wanted: u32) -> u32 {
         let memory = self.memory();
         let Some(table) = self.directory.table(memory) else {
-            return;
+            return wanted;
         };
-        const AT_ONCE: usize = 8;
-        for keys in keys.chunks(AT_ONCE) {
-            let mut hashes = [0; AT_ONCE];
-            for (hash, key) in hashes.iter_mut().zip(keys) {
-                *hash = hash_of(key);
-                table.prefetch(*hash);
-            }
-            let mut entries = [None; AT_ONCE];
-            for (entry, &hash) in entries.iter_mut().zip(&hashes[..keys.len()]) {
-                *entry = table.candidates(hash).next();
-                if let Some(reference) = entry {
-                    Entry::of(memory, EntryRef(*reference)).prefetch();
+        let mut hashes = [0; PREFETCH_KEYS_MAX];
+        let mut entries = [0; PREFETCH_KEYS_MAX];
+        let is_wanted = |index: usize| wanted >> index & 1 != 0;
+        for (index, key) in keys
+            .iter()
+            .enumerate()
+            .filter(|&(index, _)| is_wanted(index))
+        {
+            hashes[index] = hash_of(key);
+            table.prefetch(hashes[index]);
+        }
+        let mut missing = 0;
+        for index in (0..keys.len()).filter(|&index| is_wanted(index)) {
+            match table.candidates(hashes[index]).next() {
+                Some(reference) => {
+                    entries[index] = reference;
+                    Entry::of(memory, EntryRef(reference)).prefetch();
                 }
-            }
-            for reference in entries[..keys.len()].iter().flatten() {
-                Entry::of(memory, EntryRef(*reference)).prefetch_newest();
+                None => missing |= 1 << index,
             }
         }
+        for &reference in entries[..keys.len()]
+            .iter()
+            .filter(|&&reference| reference != 0)
+        {
+            Entry::of(memory, EntryRef(reference)).prefetch_newest();
+        }
+        missing
     }
 
     /// The entry of a key, by the order of its bytes.

@@ -189,12 +189,6 @@ impl BufferWriter {
         }
     }
 
-    /// See [`KeyspaceBuffer::prefetch`].
-    #[inline]
-    pub fn prefetch(&self, keys: &[&[u8]]) {
-        self.buffer.prefetch(keys);
-    }
-
     /// The newest version of a key, committed or not.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Found<'_> {

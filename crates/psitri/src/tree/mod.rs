@@ -24,6 +24,7 @@ mod walk;
 
 use crate::{
     Result,
+    buffer::PREFETCH_KEYS_MAX,
     error::Error,
     node::{self, Inner, Leaf, NodeRef, Stored},
     pager::{DATA_FILE, Pager},
@@ -93,6 +94,33 @@ pub(crate) fn get<'a>(pager: &'a Pager, root: Root, key: &[u8]) -> Result<Option
             Node::Leaf(leaf) => return Ok(leaf.get(key)),
             Node::Inner(inner) => {
                 node = open_child(pager, inner.child(inner.search(key)), inner.level())?;
+            }
+        }
+    }
+}
+
+/// Walks the paths to several keys (one bit each in `wanted`) side by side, so that their cache misses overlap.
+pub(crate) fn prefetch(pager: &Pager, root: Root, keys: &[&[u8]], wanted: u32) {
+    let mut nodes = [root.node; PREFETCH_KEYS_MAX];
+    let mut left = if root.node.is_null() { 0 } else { wanted };
+    while left != 0 {
+        for (index, key) in keys
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| wanted >> index & 1 != 0)
+        {
+            if left >> index & 1 == 0 {
+                continue;
+            }
+            match open_root(pager, nodes[index]) {
+                Ok(Node::Inner(inner)) => {
+                    nodes[index] = inner.child(inner.search(key));
+                    pager.prefetch(nodes[index]);
+                    if inner.level() == 1 {
+                        left &= !(1 << index);
+                    }
+                }
+                _ => left &= !(1 << index),
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::{Part, WriteTxn};
 use crate::{
     Cursor, Keyspace, ReadMode, Result,
-    buffer::Found,
+    buffer::{Found, PREFETCH_KEYS_MAX},
     layers::{CSN_NEWEST, View, read_large},
 };
 
@@ -34,9 +34,22 @@ impl WriteTxn {
     /// A hint; it changes nothing.
     #[inline]
     pub fn prefetch(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
-        if let Ok(index) = self.part_index(keyspace) {
-            let buffer = self.parts[index].guard.buffer.as_ref();
-            buffer.expect("an open part has a writer").prefetch(keys);
+        let Ok(index) = self.part_index(keyspace) else {
+            return;
+        };
+        let part = &self.parts[index];
+        let own = part
+            .guard
+            .buffer
+            .as_ref()
+            .expect("an open part has a writer")
+            .buffer();
+        let below = self.view_below(part);
+        for keys in keys.chunks(PREFETCH_KEYS_MAX) {
+            let missing = own.prefetch(keys, u32::MAX >> (32 - keys.len()));
+            if missing != 0 {
+                below.prefetch(keys, missing);
+            }
         }
     }
 
