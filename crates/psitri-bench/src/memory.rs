@@ -13,6 +13,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 pub struct MemorySampler {
     stop: Arc<AtomicBool>,
     anonymous_bytes_peak: Arc<AtomicU64>,
+    /// What was there before: the harness's own.
+    anonymous_bytes_before: u64,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -20,7 +22,7 @@ pub struct MemorySampler {
 pub struct PeakMemory {
     /// Peak resident set, mapped files included.
     pub resident_bytes: Option<u64>,
-    /// Highest sampled anonymous resident set.
+    /// Highest sampled anonymous resident set, less what the process had when sampling began.
     pub anonymous_bytes: Option<u64>,
 }
 
@@ -42,6 +44,7 @@ impl MemorySampler {
         Self {
             stop,
             anonymous_bytes_peak,
+            anonymous_bytes_before: status_bytes("RssAnon:").unwrap_or(0),
             thread: Some(thread),
         }
     }
@@ -50,7 +53,8 @@ impl MemorySampler {
         let sampled = self.anonymous_bytes_peak.load(Ordering::Relaxed);
         PeakMemory {
             resident_bytes: status_bytes("VmHWM:"),
-            anonymous_bytes: status_bytes("RssAnon:").map(|now| now.max(sampled)),
+            anonymous_bytes: status_bytes("RssAnon:")
+                .map(|now| now.max(sampled).saturating_sub(self.anonymous_bytes_before)),
         }
     }
 }

@@ -8,6 +8,9 @@ use crate::{Durability, engine::Engine, error::Error};
 /// How often the thread looks whether the appender needs a segment.
 const TICK: Duration = Duration::from_millis(2);
 
+/// A log that nothing was appended to for so long is idle.
+const IDLE: Duration = Duration::from_millis(20);
+
 impl Engine {
     /// Body of the log thread; returns when the engine stops.
     pub fn run_log(&self) {
@@ -17,12 +20,20 @@ impl Engine {
         let interval = self.options.async_interval;
         let flushes = self.options.durability == Durability::Async;
         let mut flushed_at = Instant::now();
+        let mut seen = log.appended_lsn();
+        let mut moved_at = None;
         loop {
             if self.signals.lock.lock().stopping {
                 return;
             }
             if self.check_writable().is_ok() {
-                if log.needs_maintenance() {
+                let now = log.appended_lsn();
+                if now != seen {
+                    (seen, moved_at) = (now, Some(Instant::now()));
+                }
+                // An idle log needs no spare segments: they would only take space.
+                let busy = moved_at.is_some_and(|at: Instant| at.elapsed() < IDLE);
+                if busy && log.needs_maintenance() {
                     // Without space for a spare the appender tries itself, and reports the error to its caller.
                     let _ = log.prepare_spare();
                     if let Err(error) = log.flush_full_segments() {

@@ -131,7 +131,7 @@ impl Default for Options {
             idle_flush: Duration::from_secs(1),
             merge_threads: 1,
             pinned_cache_bytes: 0,
-            wal_segment_bytes: 16 << 20,
+            wal_segment_bytes: 4 << 20,
             checkpoint_bytes: 64 << 20,
             map_reserve_bytes: 1 << 40,
         }
@@ -188,7 +188,7 @@ impl Options {
         self
     }
 
-    /// Size of one log segment. 64 KiB to 1 GiB; default 16 MiB.
+    /// Size of one log segment. 64 KiB to 1 GiB; default 4 MiB.
     pub fn wal_segment_bytes(mut self, bytes: u64) -> Options {
         self.wal_segment_bytes = bytes;
         self
