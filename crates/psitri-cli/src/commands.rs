@@ -302,16 +302,3 @@ fn checkpoint(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
     }
     Ok(FOUND)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_successor_of_a_prefix_ends_its_range() {
-        assert_eq!(successor(b""), None);
-        assert_eq!(successor(b"\xff\xff"), None);
-        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(successor(b"a\xff"), Some(b"b".to_vec()));
-    }
-}

@@ -48,23 +48,66 @@ impl Step {
 
 impl WriteBatch {
     /// An empty batch.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// let batch = psitri::WriteBatch::new();
+    /// assert!(batch.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn new() -> WriteBatch {
         WriteBatch::default()
     }
 
     /// Sets the value of a key.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut batch = psitri::WriteBatch::new();
+    /// batch.upsert(&ks, b"k", b"v");
+    /// db.write(batch)?;
+    /// assert!(db.get(&ks, b"k")?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
         self.steps
             .push(Step::Upsert(keyspace.clone(), key.to_vec(), value.to_vec()));
     }
 
     /// Removes a key, present or not.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut batch = psitri::WriteBatch::new();
+    /// batch.upsert(&ks, b"k", b"v");
+    /// batch.remove(&ks, b"k"); // later steps win
+    /// db.write(batch)?;
+    /// assert_eq!(db.get(&ks, b"k")?, None);
+    /// # Ok(()) }
+    /// ```
     pub fn remove(&mut self, keyspace: &Keyspace, key: &[u8]) {
         self.steps
             .push(Step::Remove(keyspace.clone(), key.to_vec()));
     }
 
     /// Removes the keys from `lo` up to, but not including, `hi`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut batch = psitri::WriteBatch::new();
+    /// batch.upsert(&ks, b"a", b"1");
+    /// batch.upsert(&ks, b"b", b"1");
+    /// batch.remove_range(&ks, b"b", None); // to the end
+    /// db.write(batch)?;
+    /// assert_eq!(db.snapshot().count(&ks, ..)?, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn remove_range(&mut self, keyspace: &Keyspace, lo: &[u8], hi: Option<&[u8]>) {
         self.steps.push(Step::RemoveRange(
             keyspace.clone(),
@@ -74,16 +117,48 @@ impl WriteBatch {
     }
 
     /// Asks for a durability other than the database's.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut batch = psitri::WriteBatch::new();
+    /// batch.upsert(&ks, b"k", b"v");
+    /// batch.durability(psitri::Durability::Sync);
+    /// db.write(batch)?;
+    /// # Ok(()) }
+    /// ```
     pub fn durability(&mut self, durability: Durability) {
         self.durability = Some(durability);
     }
 
     /// Number of steps.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut batch = psitri::WriteBatch::new();
+    /// batch.upsert(&ks, b"k", b"v");
+    /// batch.remove(&ks, b"k");
+    /// assert_eq!(batch.len(), 2);
+    /// # Ok(()) }
+    /// ```
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
     /// Whether there are no steps.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut batch = psitri::WriteBatch::new();
+    /// assert!(batch.is_empty());
+    /// db.write(batch)?; // does nothing
+    /// # Ok(()) }
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
@@ -118,6 +193,24 @@ struct Waiting {
 impl Database {
     /// Applies a batch atomically. Any number of threads may do so at once; they share the cost of locks and, with
     /// [`Durability::Sync`], of flushes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// std::thread::scope(|s| {
+    ///     for n in 0..4u8 {
+    ///         let (db, ks) = (&db, &ks);
+    ///         s.spawn(move || {
+    ///             let mut batch = psitri::WriteBatch::new();
+    ///             batch.upsert(ks, &[n], b"-");
+    ///             db.write(batch).unwrap();
+    ///         });
+    ///     }
+    /// });
+    /// assert_eq!(db.snapshot().count(&ks, ..)?, 4);
+    /// # Ok(()) }
+    /// ```
     pub fn write(&self, batch: WriteBatch) -> Result<()> {
         if batch.is_empty() {
             return self.core.engine.check_writable();
@@ -131,7 +224,9 @@ impl Database {
         queue.waiting.lock().push(Arc::clone(&own));
         let group = {
             let _leader = queue.leader.lock();
-            std::mem::take(&mut *queue.waiting.lock())
+            // Not held while the group is written: the next one gathers meanwhile.
+            let waiting = std::mem::take(&mut *queue.waiting.lock());
+            waiting
                 .into_iter()
                 .map(|waiting| {
                     let committed = write_logged(&self.core, &waiting.batch);

@@ -1,7 +1,8 @@
 //! Checkpoints: making a tree version durable, and letting go of the log that led to it.
 //!
 //! # Invariants
-//! (1) A superblock is written only after everything it refers to was flushed, the log up to its start included.
+//! (1) A superblock is written only after everything it refers to was flushed, and the log up to its end: the trees may hold
+//!     a commit whose predecessors, or whose other half in another keyspace, are in the log only.
 //! (2) Replay starts at the first commit that is in no merged tree; segments before it are recycled only when the
 //!     superblock that says so is durable.
 //! (3) Every checkpoint has a tree version of its own: what it replaces in the catalog dies with it.
@@ -32,6 +33,8 @@ struct Prepared {
     dropped: Vec<u32>,
     version: u64,
     before: Root,
+    /// End of the log: no commit in the trees lies beyond it.
+    log_end: u64,
 }
 
 impl Engine {
@@ -170,15 +173,14 @@ impl Engine {
             dropped,
             version,
             before,
+            log_end,
         })
     }
 
     /// (1): log, data, superblock.
     fn write(&self, prepared: &mut Prepared) -> Result<()> {
         if let Some(log) = &self.log {
-            let flushed = log
-                .flush(prepared.record.wal_start_lsn)
-                .map_err(Error::from);
+            let flushed = log.flush(prepared.log_end).map_err(Error::from);
             match flushed {
                 Ok(durable) => prepared.record.wal_durable_lsn = durable,
                 Err(error) => {

@@ -126,6 +126,22 @@ impl<'a> Cursor<'a> {
     }
 
     /// Keeps the cursor inside a range of keys. It loses its position.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// let mut cursor = snapshot.cursor(&ks)?.with_range(&b"b"[..]..);
+    /// assert!(cursor.seek_first()?);
+    /// assert_eq!(cursor.key(), b"b");
+    /// # Ok(()) }
+    /// ```
     pub fn with_range<'k>(mut self, range: impl RangeBounds<&'k [u8]>) -> Cursor<'a> {
         (self.lo, self.hi) = key_range(&range);
         self.at = At::Nowhere;
@@ -133,6 +149,23 @@ impl<'a> Cursor<'a> {
     }
 
     /// Keeps the cursor inside the keys that begin with `prefix`. It loses its position.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// let mut cursor = snapshot.cursor(&ks)?.with_prefix(b"c");
+    /// assert!(cursor.seek_first()?);
+    /// assert_eq!(cursor.key(), b"c");
+    /// assert!(!cursor.next()?);
+    /// # Ok(()) }
+    /// ```
     pub fn with_prefix(mut self, prefix: &[u8]) -> Cursor<'a> {
         self.lo = prefix.to_vec();
         self.hi = prefix_end(prefix);
@@ -141,11 +174,44 @@ impl<'a> Cursor<'a> {
     }
 
     /// Whether the cursor is on an entry.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// assert!(!cursor.is_valid());
+    /// cursor.seek_first()?;
+    /// assert!(cursor.is_valid());
+    /// # Ok(()) }
+    /// ```
     pub fn is_valid(&self) -> bool {
         self.at != At::Nowhere
     }
 
     /// Key of the entry; empty if there is no position.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// cursor.seek_last()?;
+    /// assert_eq!(cursor.key(), b"c");
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn key(&self) -> &[u8] {
         match self.at {
@@ -156,6 +222,24 @@ impl<'a> Cursor<'a> {
     }
 
     /// Value of the entry, not copied; empty if there is no position.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// cursor.seek_first()?;
+    /// let value = cursor.value();
+    /// cursor.seek_last()?; // the value belongs to the snapshot, it stays where it is
+    /// assert_eq!(value, b"1");
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         if self.at == At::Nowhere {
@@ -166,12 +250,45 @@ impl<'a> Cursor<'a> {
     }
 
     /// Key and value, if there is a position.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// assert_eq!(cursor.entry(), None);
+    /// cursor.seek_first()?;
+    /// assert_eq!(cursor.entry(), Some((&b"a"[..], &b"1"[..])));
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn entry(&self) -> Option<(&[u8], &'a [u8])> {
         self.is_valid().then(|| (self.key(), self.value))
     }
 
     /// Moves to the first entry of the bounds.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// assert!(cursor.seek_first()?);
+    /// assert_eq!(cursor.key(), b"a");
+    /// # Ok(()) }
+    /// ```
     pub fn seek_first(&mut self) -> Result<bool> {
         let lo = std::mem::take(&mut self.lo);
         let result = self.seek_forward(&lo);
@@ -180,6 +297,22 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves to the last entry of the bounds.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// assert!(cursor.seek_last()?);
+    /// assert_eq!(cursor.key(), b"c");
+    /// # Ok(()) }
+    /// ```
     pub fn seek_last(&mut self) -> Result<bool> {
         let hi = self.hi.take();
         let result = self.seek_backward(hi.as_deref());
@@ -188,6 +321,23 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves to the first entry at or after `key`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// assert!(cursor.seek(b"aa")?);
+    /// assert_eq!(cursor.key(), b"b");
+    /// assert!(!cursor.seek(b"d")?);
+    /// # Ok(()) }
+    /// ```
     pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
         if key < self.lo.as_slice() {
             return self.seek_first();
@@ -196,6 +346,22 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves to the last entry at or before `key`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// assert!(cursor.seek_back(b"bb")?);
+    /// assert_eq!(cursor.key(), b"b");
+    /// # Ok(()) }
+    /// ```
     pub fn seek_back(&mut self, key: &[u8]) -> Result<bool> {
         if self.hi.as_deref().is_some_and(|hi| key >= hi) {
             return self.seek_last();
@@ -207,6 +373,27 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves to the next entry. Without a position it stays without one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// let mut found = cursor.seek_first()?;
+    /// let mut entries = 0;
+    /// while found {
+    ///     entries += 1;
+    ///     found = cursor.next()?;
+    /// }
+    /// assert_eq!(entries, 3);
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn next(&mut self) -> Result<bool> {
         if self.at == At::Tree && self.forward {
@@ -221,11 +408,49 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves to the entry before. Without a position it stays without one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// cursor.seek(b"b")?;
+    /// assert!(cursor.prev()?);
+    /// assert_eq!(cursor.key(), b"a");
+    /// # Ok(()) }
+    /// ```
     pub fn prev(&mut self) -> Result<bool> {
         self.step(false)
     }
 
     /// Calls `visit` for every entry of the bounds in order, until it breaks.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// # let mut cursor = snapshot.cursor(&ks)?;
+    /// use std::ops::ControlFlow;
+    /// let mut first_two = Vec::new();
+    /// cursor.for_each(|key, _value| {
+    ///     first_two.push(key.to_vec());
+    ///     if first_two.len() < 2 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    /// })?;
+    /// assert_eq!(first_two, [b"a", b"b"]);
+    /// # Ok(()) }
+    /// ```
     pub fn for_each(
         mut self,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,

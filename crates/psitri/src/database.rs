@@ -58,6 +58,17 @@ impl std::fmt::Debug for Database {
 
 impl Database {
     /// Opens the database in directory `path` with default options; creates it if there is none.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// use psitri::Database;
+    /// let db = Database::open(&path)?;
+    /// let same = db.clone(); // another handle
+    /// assert!(Database::open(&path).is_err(), "one process, one opening at a time");
+    /// # Ok(()) }
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Database> {
         Options::new().open(path)
     }
@@ -128,6 +139,15 @@ impl Database {
     }
 
     /// The keyspace `name`; created if there is none. Names are 1 to 255 bytes of UTF-8.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// let accounts = db.keyspace("accounts")?; // created
+    /// let same = db.keyspace("accounts")?; // found
+    /// assert_eq!(db.keyspaces(), ["accounts"]);
+    /// # Ok(()) }
+    /// ```
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         match self.open_keyspace(name) {
             Err(Error::KeyspaceNotFound { .. }) => match self.create_keyspace(name) {
@@ -139,6 +159,14 @@ impl Database {
     }
 
     /// The keyspace `name`; [`Error::KeyspaceNotFound`] if there is none.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::Error;
+    /// assert!(matches!(db.open_keyspace("no such"), Err(Error::KeyspaceNotFound { .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
         let keyspaces = self.core.engine.keyspaces.read();
         let core = keyspaces.get(name).ok_or_else(|| Error::KeyspaceNotFound {
@@ -150,6 +178,15 @@ impl Database {
     }
 
     /// Creates keyspace `name`; [`Error::KeyspaceExists`] if there is one. At most 65,536 exist at a time.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::Error;
+    /// let accounts = db.create_keyspace("accounts")?;
+    /// assert!(matches!(db.create_keyspace("accounts"), Err(Error::KeyspaceExists { .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
         let engine = &self.core.engine;
@@ -223,6 +260,23 @@ impl Database {
 
     /// Removes keyspace `name` with all it holds. Waits for the transaction that writes to it. Snapshots taken before go on
     /// reading it; other uses of its handles fail with [`Error::KeyspaceGone`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// let before = db.snapshot();
+    /// db.drop_keyspace("ks")?;
+    /// assert!(db.keyspaces().is_empty());
+    /// assert!(db.get(&ks, b"a").is_err());
+    /// assert_eq!(before.get(&ks, b"a")?, Some(&b"1"[..]));
+    /// # Ok(()) }
+    /// ```
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let engine = &self.core.engine;
         engine.check_writable()?;
@@ -267,6 +321,21 @@ impl Database {
     }
 
     /// Renames a keyspace. Handles stay valid.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// db.rename_keyspace("ks", "accounts")?;
+    /// assert_eq!(ks.name(), "accounts");
+    /// assert!(db.get(&ks, b"a")?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub fn rename_keyspace(&self, from: &str, to: &str) -> Result<()> {
         check_name(to)?;
         let engine = &self.core.engine;
@@ -301,6 +370,15 @@ impl Database {
     }
 
     /// Names of all keyspaces, sorted.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// db.create_keyspace("owners")?;
+    /// db.create_keyspace("accounts")?;
+    /// assert_eq!(db.keyspaces(), ["accounts", "owners"]);
+    /// # Ok(()) }
+    /// ```
     pub fn keyspaces(&self) -> Vec<String> {
         let mut names: Vec<String> = self.core.engine.keyspaces.read().keys().cloned().collect();
         names.sort_unstable();
@@ -309,37 +387,135 @@ impl Database {
 
     /// Begins a transaction that may write to `keyspaces` and read all. Waits for the transactions that write to them now.
     /// No keyspace may be named twice.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// let accounts = db.create_keyspace("accounts")?;
+    /// let journal = db.create_keyspace("journal")?;
+    /// let mut txn = db.begin(&[&accounts, &journal])?;
+    /// txn.upsert(&accounts, b"alice", b"90")?;
+    /// txn.upsert(&journal, b"0001", b"alice -10")?;
+    /// txn.commit()?; // both or, after a crash, neither
+    /// # Ok(()) }
+    /// ```
     pub fn begin(&self, keyspaces: &[&Keyspace]) -> Result<WriteTxn> {
         WriteTxn::begin(&self.core, keyspaces, TxnKind::Buffered)
     }
 
     /// Begins a transaction whose changes are merged into the tree by its commit, in the caller's thread: for bulk loads.
     /// It needs bounded memory, however much it writes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut load = db.begin_direct(&[&ks])?;
+    /// for n in 0..100_000u32 {
+    ///     load.upsert(&ks, &n.to_be_bytes(), b"value")?;
+    /// }
+    /// load.commit()?;
+    /// assert_eq!(db.snapshot().count(&ks, ..)?, 100_000);
+    /// # Ok(()) }
+    /// ```
     pub fn begin_direct(&self, keyspaces: &[&Keyspace]) -> Result<WriteTxn> {
         WriteTxn::begin(&self.core, keyspaces, TxnKind::Direct)
     }
 
     /// A snapshot of all keyspaces: everything committed so far, nothing later. O(1), without locks.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// let snapshot = db.snapshot();
+    /// let total = std::thread::scope(|s| s.spawn(|| snapshot.count(&ks, ..)).join().unwrap())?;
+    /// assert_eq!(total, 3);
+    /// # Ok(()) }
+    /// ```
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_with(ReadMode::Latest)
     }
 
     /// A snapshot that reads only some layers.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// use psitri::ReadMode;
+    /// db.checkpoint()?; // merges what was committed
+    /// assert_eq!(db.snapshot_with(ReadMode::Trie).count(&ks, ..)?, 3);
+    /// # Ok(()) }
+    /// ```
     pub fn snapshot_with(&self, mode: ReadMode) -> Snapshot {
         Snapshot::new(&self.core, mode)
     }
 
     /// The newest committed value of a key, copied. A [`Snapshot`] reads without a copy.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// assert_eq!(db.get(&ks, b"a")?, Some(b"1".to_vec()));
+    /// assert_eq!(db.get(&ks, b"x")?, None);
+    /// # Ok(()) }
+    /// ```
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(self.snapshot().get(keyspace, key)?.map(<[u8]>::to_vec))
     }
 
     /// Makes every commit that returned so far durable, whatever its durability.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// let db = psitri::Database::open(&path)?; // durability `none`
+    /// let ks = db.keyspace("ks")?;
+    /// for n in 0..100u32 {
+    ///     let mut txn = db.begin(&[&ks])?;
+    ///     txn.upsert(&ks, &n.to_be_bytes(), b"-")?;
+    ///     txn.commit()?;
+    /// }
+    /// db.flush()?; // all hundred survive a power loss from here on
+    /// # Ok(()) }
+    /// ```
     pub fn flush(&self) -> Result<()> {
         self.core.engine.flush_log()
     }
 
     /// Merges the write buffer, writes a checkpoint, and gives free space back to the file system. Writers may go on.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// let db = psitri::Database::open(&path)?;
+    /// let ks = db.keyspace("ks")?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.commit()?;
+    /// db.checkpoint()?;
+    /// assert_eq!(db.stats()?.keyspaces[0].keys_merged, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn checkpoint(&self) -> Result<()> {
         self.core.engine.check_writable()?;
         self.core.engine.checkpoint_fully()
@@ -347,6 +523,17 @@ impl Database {
 
     /// Closes the database if this is the last handle: merges, takes a checkpoint, and reports any error. With other
     /// handles, snapshots or transactions alive it only takes the checkpoint.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// let db = psitri::Database::open(&path)?;
+    /// let ks = db.keyspace("ks")?;
+    /// drop(ks);
+    /// db.close()?;
+    /// # Ok(()) }
+    /// ```
     pub fn close(self) -> Result<()> {
         if self.core.engine.read_only {
             return Ok(());

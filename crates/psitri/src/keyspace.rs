@@ -31,6 +31,15 @@ pub struct Keyspace {
 
 impl Keyspace {
     /// Its name now: a rename shows in all handles.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// let ks = db.create_keyspace("old")?;
+    /// db.rename_keyspace("old", "new")?;
+    /// assert_eq!(ks.name(), "new");
+    /// # Ok(()) }
+    /// ```
     pub fn name(&self) -> String {
         self.core.name()
     }

@@ -98,6 +98,11 @@ pub use {
     txn::{NestedTxn, WriteTxn},
 };
 
+/// The examples of the README are compiled and run like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 /// Longest key, in bytes. The empty key is a key.
 pub const KEY_BYTES_MAX: usize = node::KEY_BYTES_MAX;
 

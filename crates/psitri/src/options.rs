@@ -12,6 +12,12 @@ use crate::{Database, Error, Result};
 /// | `Async` | loses at most about the flush interval | as `None`; a thread flushes the log |
 /// | `Sync` | loses nothing that was acknowledged | a shared flush of the log |
 /// | `WriteThrough` | loses nothing that was acknowledged | a flush of its own |
+///
+/// ```
+/// use psitri::Durability;
+/// assert_eq!("write-through".parse(), Ok(Durability::WriteThrough));
+/// assert_eq!(Durability::default().to_string(), "none");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Durability {
     /// Survives the death of the process; power loss may cut off the newest commits.
@@ -59,6 +65,12 @@ impl FromStr for Durability {
 }
 
 /// Which layers a snapshot reads.
+///
+/// ```
+/// use psitri::ReadMode;
+/// assert_eq!("trie".parse(), Ok(ReadMode::Trie));
+/// assert_eq!(ReadMode::default().to_string(), "latest");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum ReadMode {
     /// Everything committed when the snapshot was taken.
@@ -140,42 +152,102 @@ impl Default for Options {
 
 impl Options {
     /// The defaults: 64 MiB buffer, two frozen buffers, durability `none`, one merge thread.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// let db = psitri::Options::new().in_memory()?;
+    /// assert!(db.keyspaces().is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn new() -> Options {
         Options::default()
     }
 
     /// Bytes that the active write buffer takes before it is frozen and merged. 256 KiB to 2 GiB; default 64 MiB.
     /// A transaction that writes more than half of this spills into the tree and is merged as it goes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// let db = psitri::Options::new().buffer_bytes(8 << 20).in_memory()?;
+    /// assert!(psitri::Options::new().buffer_bytes(1).in_memory().is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn buffer_bytes(mut self, bytes: usize) -> Options {
         self.buffer_bytes = bytes;
         self
     }
 
     /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default 2.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// // At most 3 x 8 MiB of writes wait in memory.
+    /// let db = psitri::Options::new().buffer_bytes(8 << 20).frozen_buffers(2).in_memory()?;
+    /// # Ok(()) }
+    /// ```
     pub fn frozen_buffers(mut self, count: usize) -> Options {
         self.frozen_buffers = count;
         self
     }
 
     /// Durability of commits that do not name one. Default [`Durability::None`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// use psitri::{Durability, Options};
+    /// let db = Options::new().durability(Durability::Sync).open(&path)?;
+    /// let ks = db.keyspace("ks")?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.commit()?; // returns when it is on the disk
+    /// # Ok(()) }
+    /// ```
     pub fn durability(mut self, durability: Durability) -> Options {
         self.durability = durability;
         self
     }
 
     /// Interval of the background flush of [`Durability::Async`]. 1 ms to 1 h; default 100 ms.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// use psitri::{Durability, Options};
+    /// use std::time::Duration;
+    /// let db = Options::new()
+    ///     .durability(Durability::Async)
+    ///     .async_interval(Duration::from_millis(20))
+    ///     .open(&path)?;
+    /// # Ok(()) }
+    /// ```
     pub fn async_interval(mut self, interval: Duration) -> Options {
         self.async_interval = interval;
         self
     }
 
     /// How long the buffer of an idle database stays unmerged. 10 ms to 1 h; default 1 s.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// use std::time::Duration;
+    /// let db = psitri::Options::new().idle_flush(Duration::from_millis(200)).in_memory()?;
+    /// # Ok(()) }
+    /// ```
     pub fn idle_flush(mut self, interval: Duration) -> Options {
         self.idle_flush = interval;
         self
     }
 
     /// Threads that merge different keyspaces of one frozen buffer side by side. 1 to 64; default 1.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// let db = psitri::Options::new().merge_threads(4).in_memory()?;
+    /// # Ok(()) }
+    /// ```
     pub fn merge_threads(mut self, threads: usize) -> Options {
         self.merge_threads = threads;
         self
@@ -183,18 +255,43 @@ impl Options {
 
     /// Bytes at the head of the data file whose pages, once read, are locked in memory. Default 0.
     /// Opening fails if the system's limit on locked memory is lower.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// let db = psitri::Options::new().pinned_cache_bytes(64 << 10).open(&path)?;
+    /// # Ok(()) }
+    /// ```
     pub fn pinned_cache_bytes(mut self, bytes: u64) -> Options {
         self.pinned_cache_bytes = bytes;
         self
     }
 
     /// Size of one log segment. 64 KiB to 1 GiB; default 4 MiB.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// let db = psitri::Options::new().wal_segment_bytes(1 << 20).open(&path)?;
+    /// # Ok(()) }
+    /// ```
     pub fn wal_segment_bytes(mut self, bytes: u64) -> Options {
         self.wal_segment_bytes = bytes;
         self
     }
 
     /// Bytes of new pages, and of log, after which a checkpoint is taken. At least 1 MiB; default 64 MiB.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// // Less log to read after a crash, more checkpoints before it.
+    /// let db = psitri::Options::new().checkpoint_bytes(8 << 20).open(&path)?;
+    /// # Ok(()) }
+    /// ```
     pub fn checkpoint_bytes(mut self, bytes: u64) -> Options {
         self.checkpoint_bytes = bytes;
         self
@@ -202,32 +299,93 @@ impl Options {
 
     /// Address space reserved for the data file. At least 16 MiB; default 1 TiB. Where it cannot be had, less is
     /// taken, and the mapping is renewed when the file outgrows it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// let db = psitri::Options::new().map_reserve_bytes(1 << 30).open(&path)?;
+    /// # Ok(()) }
+    /// ```
     pub fn map_reserve_bytes(mut self, bytes: u64) -> Options {
         self.map_reserve_bytes = bytes;
         self
     }
 
     /// Opens the database in directory `path`; creates it if there is none.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// psitri::Options::new().open(&path)?.close()?; // creates it
+    /// psitri::Options::new().open(&path)?.close()?; // opens it
+    /// # Ok(()) }
+    /// ```
     pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
         Database::open_at(path.as_ref(), self, OpenKind::OpenOrCreate)
     }
 
     /// Creates a database in directory `path`; fails with [`Error::AlreadyExists`] if there is one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// use psitri::{Error, Options};
+    /// Options::new().create(&path)?.close()?;
+    /// assert!(matches!(Options::new().create(&path), Err(Error::AlreadyExists { .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn create(self, path: impl AsRef<Path>) -> Result<Database> {
         Database::open_at(path.as_ref(), self, OpenKind::Create)
     }
 
     /// Opens the database in directory `path`; fails with [`Error::NotFound`] if there is none.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// use psitri::{Error, Options};
+    /// assert!(matches!(Options::new().open_existing(&path), Err(Error::NotFound { .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn open_existing(self, path: impl AsRef<Path>) -> Result<Database> {
         Database::open_at(path.as_ref(), self, OpenKind::OpenExisting)
     }
 
     /// Opens the database for reading. Nothing in the directory is changed; several processes may read at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// use psitri::{Error, Options};
+    /// let db = Options::new().create(&path)?;
+    /// let ks = db.create_keyspace("ks")?;
+    /// drop(ks);
+    /// db.close()?;
+    ///
+    /// let db = Options::new().open_read_only(&path)?;
+    /// let ks = db.open_keyspace("ks")?;
+    /// assert_eq!(db.get(&ks, b"k")?, None);
+    /// assert!(matches!(db.begin(&[&ks]), Err(Error::ReadOnly)));
+    /// # Ok(()) }
+    /// ```
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
         Database::open_at(path.as_ref(), self, OpenKind::ReadOnly)
     }
 
     /// A database in memory. It is gone when the last handle is dropped.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// let db = psitri::Options::new().in_memory()?;
+    /// let ks = db.keyspace("ks")?;
+    /// assert_eq!(db.get(&ks, b"k")?, None);
+    /// # Ok(()) }
+    /// ```
     pub fn in_memory(self) -> Result<Database> {
         Database::open_in_memory(self)
     }

@@ -52,6 +52,24 @@ impl Snapshot {
     }
 
     /// Commit sequence number of the newest commit it sees (with [`ReadMode::Latest`]).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// let (earlier, csn) = (db.snapshot(), db.snapshot().csn());
+    /// assert_eq!(earlier.csn(), csn);
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"d", b"1")?;
+    /// txn.commit()?;
+    /// assert!(db.snapshot().csn() > csn);
+    /// # Ok(()) }
+    /// ```
     pub fn csn(&self) -> u64 {
         self.csn
     }
@@ -88,12 +106,43 @@ impl Snapshot {
     }
 
     /// The value of `key`. The slice is not a copy; it lives as long as the snapshot.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// let value: Option<&[u8]> = snapshot.get(&ks, b"a")?;
+    /// assert_eq!(value, Some(&b"1"[..]));
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn get<'s>(&'s self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&'s [u8]>> {
         self.view(keyspace)?.get(key)
     }
 
     /// A cursor over a keyspace, not positioned yet.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// let mut cursor = snapshot.cursor(&ks)?;
+    /// assert!(cursor.seek(b"b")?);
+    /// assert_eq!(cursor.entry(), Some((&b"b"[..], &b"1"[..])));
+    /// # Ok(()) }
+    /// ```
     pub fn cursor<'s>(&'s self, keyspace: &Keyspace) -> Result<Cursor<'s>> {
         Ok(Cursor::over(self.view(keyspace)?))
     }
@@ -127,17 +176,61 @@ impl Snapshot {
     }
 
     /// Number of keys in a range: O(log n), plus the entries of the range that are buffered.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// assert_eq!(snapshot.count(&ks, ..)?, 3);
+    /// assert_eq!(snapshot.count(&ks, &b"b"[..]..)?, 2);
+    /// # Ok(()) }
+    /// ```
     pub fn count<'k>(&self, keyspace: &Keyspace, range: impl RangeBounds<&'k [u8]>) -> Result<u64> {
         let (lo, hi) = key_range(&range);
         count::count(self.view(keyspace)?, &lo, hi.as_deref())
     }
 
     /// Number of keys less than `key`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// assert_eq!(snapshot.rank(&ks, b"c")?, 2);
+    /// # Ok(()) }
+    /// ```
     pub fn rank(&self, keyspace: &Keyspace, key: &[u8]) -> Result<u64> {
         count::count(self.view(keyspace)?, &[], Some(key))
     }
 
     /// The key that `rank` keys are less than; `None` if there are not so many.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// # let snapshot = db.snapshot();
+    /// assert_eq!(snapshot.nth(&ks, 2)?, Some(b"c".to_vec()));
+    /// assert_eq!(snapshot.nth(&ks, 3)?, None);
+    /// # Ok(()) }
+    /// ```
     pub fn nth(&self, keyspace: &Keyspace, rank: u64) -> Result<Option<Vec<u8>>> {
         count::nth(self.view(keyspace)?, rank)
     }

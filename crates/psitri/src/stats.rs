@@ -82,6 +82,21 @@ pub struct VerifyReport {
 
 impl Database {
     /// Figures of this moment.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// let stats = db.stats()?;
+    /// let ks = &stats.keyspaces[0];
+    /// assert_eq!((ks.name.as_str(), ks.keys_merged + ks.entries_buffered), ("ks", 3));
+    /// # Ok(()) }
+    /// ```
     pub fn stats(&self) -> Result<Stats> {
         let engine = &self.core.engine;
         let space = engine.pager.space_use()?;
@@ -131,6 +146,22 @@ impl Database {
 
     /// Reads everything that is merged and checks it: checksums, structure, order, bounds, counts, and that the page map
     /// agrees. Commits and merges go on meanwhile; it sees the newest tree of the moment when it began.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// db.checkpoint()?;
+    /// let report = db.verify()?;
+    /// assert!(report.errors.is_empty());
+    /// assert_eq!(report.keys, 3);
+    /// # Ok(()) }
+    /// ```
     pub fn verify(&self) -> Result<VerifyReport> {
         let engine = &self.core.engine;
         // Under `tree` no version is published, so that roots and page map belong together.

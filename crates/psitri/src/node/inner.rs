@@ -3,7 +3,7 @@
 //! Child `i >= 1` covers the keys from separator `i` up to the next separator; child 0 covers everything below separator 1. The
 //! prefix that all separators share is stored once.
 //!
-//! Layout after the 24-byte header, for `n` children (`docs/format-nodes.md` draws it):
+//! Layout after the 24-byte header, for `n` children (`docs/format.md` draws it):
 //!
 //! ```text
 //! both        24: prefix_bytes u32, zero u32

@@ -1,6 +1,6 @@
 //! Leaf views: point and range search, keys and values of a packed leaf.
 //!
-//! Layout after the 24-byte header (`docs/format-nodes.md` draws it):
+//! Layout after the 24-byte header (`docs/format.md` draws it):
 //!
 //! ```text
 //! all      24: prefix_bytes u32, suffix_bytes u16, value_bytes u16

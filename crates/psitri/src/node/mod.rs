@@ -1,7 +1,7 @@
 //! Node codecs: the packed, immutable leaf and inner nodes of the tree, as pure functions of bytes.
 //!
 //! Nothing here does I/O. A node is a byte image whose length is a multiple of 64 bytes; [`NodeRef`] says where in the data file
-//! it lives. `docs/format-nodes.md` draws every encoding.
+//! it lives. `docs/format.md` draws every encoding.
 //!
 //! Thread safety: images are immutable once sealed, views are `Copy` borrows of them, so everything here may be shared freely.
 //!

@@ -244,6 +244,17 @@ impl WriteTxn {
     }
 
     /// Undoes everything; the transaction is gone.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.abort();
+    /// assert_eq!(db.get(&ks, b"k")?, None);
+    /// # Ok(()) }
+    /// ```
     pub fn abort(self) {
         drop(self);
     }
@@ -252,12 +263,37 @@ impl WriteTxn {
     ///
     /// When this returns, every later snapshot sees the transaction, and it survives the death of the process. What else
     /// it survives is said by [`Durability`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert_eq!(db.get(&ks, b"k")?, None, "nobody else sees it before");
+    /// txn.commit()?;
+    /// assert!(db.get(&ks, b"k")?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub fn commit(self) -> Result<()> {
         let durability = self.db.engine.options.durability;
         self.commit_with(durability)
     }
 
     /// Commits with this durability.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// use psitri::{Database, Durability};
+    /// let db = Database::open(&path)?; // durability `none`
+    /// let ks = db.keyspace("ks")?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"payment", b"done")?;
+    /// txn.commit_with(Durability::Sync)?; // this one, and all before it, are on the disk
+    /// # Ok(()) }
+    /// ```
     pub fn commit_with(mut self, durability: Durability) -> Result<()> {
         self.frames.clear();
         self.commit_parts(durability)

@@ -31,6 +31,21 @@ pub struct NestedTxn<'t> {
 impl WriteTxn {
     /// Begins a nested transaction. It may be nested again, to any depth. What it changes must fit in the write buffer's
     /// address space, eight times `buffer_bytes`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// let mut outer = txn.nested();
+    /// outer.upsert(&ks, b"a", b"1")?;
+    /// let mut inner = outer.nested();
+    /// inner.upsert(&ks, b"b", b"1")?;
+    /// drop(inner); // aborts it
+    /// outer.commit();
+    /// assert_eq!(txn.count(&ks, ..)?, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn nested(&mut self) -> NestedTxn<'_> {
         let large_values = self.large_values.len();
         let marks: SmallVec<_> = self
@@ -60,12 +75,37 @@ impl WriteTxn {
 
 impl NestedTxn<'_> {
     /// Hands the changes to the transaction around this one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// let mut step = txn.nested();
+    /// step.upsert(&ks, b"k", b"v")?;
+    /// step.commit();
+    /// txn.commit()?;
+    /// assert!(db.get(&ks, b"k")?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub fn commit(mut self) {
         self.open = false;
         self.parent.pop_frame();
     }
 
     /// Undoes the changes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// let mut step = txn.nested();
+    /// step.upsert(&ks, b"k", b"v")?;
+    /// step.abort();
+    /// assert_eq!(txn.get(&ks, b"k")?, None);
+    /// # Ok(()) }
+    /// ```
     pub fn abort(self) {
         drop(self);
     }

@@ -11,6 +11,16 @@ impl WriteTxn {
     /// The value of `key`, with the transaction's own writes. The slice is not a copy.
     ///
     /// In a keyspace that the transaction was not begun with, this reads what was committed when it began.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert_eq!(txn.get(&ks, b"k")?, Some(&b"v"[..]));
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn get<'t>(&'t self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&'t [u8]>> {
         let Ok(index) = self.part_index(keyspace) else {
@@ -54,6 +64,18 @@ impl WriteTxn {
     }
 
     /// A cursor that sees the transaction's own writes. Nothing can be written while it lives.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// let mut cursor = txn.cursor(&ks)?;
+    /// assert!(cursor.seek_first()?);
+    /// assert_eq!(cursor.key(), b"k");
+    /// # Ok(()) }
+    /// ```
     pub fn cursor<'t>(&'t self, keyspace: &Keyspace) -> Result<Cursor<'t>> {
         let Ok(index) = self.part_index(keyspace) else {
             return Ok(Cursor::over(self.foreign_view(keyspace)?));
@@ -73,6 +95,16 @@ impl WriteTxn {
     }
 
     /// Number of keys in the transaction's view of a range.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert_eq!(txn.count(&ks, ..)?, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn count<'k>(
         &self,
         keyspace: &Keyspace,

@@ -26,6 +26,17 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
 
 impl WriteTxn {
     /// Sets the value of `key`, present or not.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"1")?;
+    /// txn.upsert(&ks, b"k", b"2")?;
+    /// assert_eq!(txn.get(&ks, b"k")?, Some(&b"2"[..]));
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         let index = self.part_index(keyspace)?;
@@ -37,6 +48,18 @@ impl WriteTxn {
     }
 
     /// Adds `key`; [`Error::KeyExists`] if it is present.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// use psitri::Error;
+    /// txn.insert(&ks, b"k", b"1")?;
+    /// assert!(matches!(txn.insert(&ks, b"k", b"2"), Err(Error::KeyExists)));
+    /// txn.commit()?; // an error of one operation does not end the transaction
+    /// # Ok(()) }
+    /// ```
     pub fn insert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         if self.get(keyspace, key)?.is_some() {
             return Err(Error::KeyExists);
@@ -45,6 +68,16 @@ impl WriteTxn {
     }
 
     /// Replaces the value of `key`; [`Error::KeyAbsent`] if it is absent.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// use psitri::Error;
+    /// assert!(matches!(txn.update(&ks, b"k", b"1"), Err(Error::KeyAbsent)));
+    /// # Ok(()) }
+    /// ```
     pub fn update(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         if self.get(keyspace, key)?.is_none() {
             return Err(Error::KeyAbsent);
@@ -53,6 +86,17 @@ impl WriteTxn {
     }
 
     /// Removes `key`. Says whether it was there.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"1")?;
+    /// assert!(txn.remove(&ks, b"k")?);
+    /// assert!(!txn.remove(&ks, b"k")?);
+    /// # Ok(()) }
+    /// ```
     pub fn remove(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
         let index = self.part_index(keyspace)?;
         check_key(key)?;

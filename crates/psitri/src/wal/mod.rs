@@ -2,7 +2,7 @@
 //!
 //! A commit copies its record into the mapping of the current segment, without a system call: the kernel owns the pages, so the
 //! record survives the end of the process at once, and a power loss after [`WalShared::wait_durable`]. The bytes on disk are
-//! described in `docs/format-wal.md`.
+//! described in `docs/format.md`.
 //!
 //! | file | noun |
 //! |---|---|

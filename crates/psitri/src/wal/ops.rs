@@ -1,7 +1,7 @@
 //! Operations: what a record's payload says.
 //!
 //! Each operation is a tag byte and its fields; lengths and ids are variable-length integers of 7 bits a byte, low bits first. The
-//! keyspace is written only when it differs from that of the operation before. `docs/format-wal.md` has the byte boxes.
+//! keyspace is written only when it differs from that of the operation before. `docs/format.md` has the byte boxes.
 //!
 //! Thread safety: plain data.
 //!
