@@ -284,6 +284,8 @@ impl Pager {
                 "the file is cut short: a page in use is missing",
             ));
         }
+        // The file may have grown since the checkpoint, and the log may refer to values there; or it was cut, free pages only.
+        map.fit(file_pages.max(SUPERBLOCK_PAGES));
         Ok((map, loaded))
     }
 
