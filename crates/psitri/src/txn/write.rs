@@ -145,7 +145,9 @@ impl WriteTxn {
             });
         }
         let engine = &self.db.engine;
-        let mut sink = Sink::new(&engine.pager, self.state().tree_version + 1);
+        // Readers see it through the shared buffer before any later version of the tree is published.
+        let birth = self.state().tree_version + u64::from(self.private.is_some());
+        let mut sink = Sink::new(&engine.pager, birth);
         let pointer = sink.place_value(value)?;
         let written = sink.finish()?;
         engine.large_values_written.fetch_add(1, Ordering::AcqRel);
