@@ -336,6 +336,8 @@ impl Recovery {
                 }
                 let value = ValuePointer::decode(&pointer);
                 pager.recheck_value(&value)?;
+                // Versions that were not durable are forgotten, their births are not: versions go on after them.
+                self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
                 let slot = self.by_id[&keyspace];
                 self.generations[0].large_values.lock().push((slot, value));
