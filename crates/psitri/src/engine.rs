@@ -108,10 +108,6 @@ pub(crate) struct Engine {
     pub pool: Arc<ArenaPool>,
     pub signals: Signals,
     pub counters: Counters,
-    /// Values written straight to the data file, and how many of them are known to be durable.
-    pub large_values_written: AtomicU64,
-    pub large_values_synced: AtomicU64,
-    pub large_values_flush: Mutex<()>,
     /// One checkpoint at a time.
     pub checkpointing: Mutex<()>,
     poison: OnceLock<String>,
@@ -188,6 +184,9 @@ impl Engine {
         pool: Arc<ArenaPool>,
         lock: Option<StorageLock>,
     ) -> Engine {
+        if let Some(log) = &log {
+            log.shared().set_referred(pager.data_sync.clone());
+        }
         Engine {
             id,
             options,
@@ -210,9 +209,6 @@ impl Engine {
             pool,
             signals: Signals::default(),
             counters: Counters::default(),
-            large_values_written: AtomicU64::new(0),
-            large_values_synced: AtomicU64::new(0),
-            large_values_flush: Mutex::new(()),
             checkpointing: Mutex::new(()),
             poison: OnceLock::new(),
             _lock: lock,

@@ -20,6 +20,7 @@
 #![allow(unsafe_code)] // slices of the read-only mapping
 
 mod checkpoint;
+mod data_sync;
 mod page_map;
 mod sink;
 mod superblock;
@@ -36,6 +37,7 @@ use crate::{
 };
 
 pub(crate) use checkpoint::{Captured, CheckpointRecord};
+pub(crate) use data_sync::DataSync;
 pub(crate) use page_map::{Extent, PageMap, SUPERBLOCK_PAGES};
 pub(crate) use sink::{Changes, Sink, value_extent};
 pub(crate) use superblock::{FORMAT_VERSION, SlotError, Superblock};
@@ -64,6 +66,7 @@ struct Space {
 
 pub(crate) struct Pager {
     file: Arc<dyn StorageFile>,
+    pub data_sync: Arc<DataSync>,
     base: AtomicPtr<u8>,
     mapped_bytes: AtomicU64,
     maps: Mutex<Vec<ReadMap>>,
@@ -108,6 +111,7 @@ impl Pager {
         let mut checked = Vec::new();
         checked.resize_with(checked_pages, || AtomicU64::new(0));
         let pager = Pager {
+            data_sync: Arc::new(DataSync::new(Arc::clone(&file))),
             file,
             base: AtomicPtr::new(read_map.as_ptr().cast_mut()),
             mapped_bytes: AtomicU64::new(read_map.len() as u64),
@@ -349,11 +353,6 @@ impl Pager {
             }
             pinned
         });
-    }
-
-    /// Makes every page written so far durable.
-    pub fn sync(&self) -> Result<()> {
-        Ok(self.file.sync_data()?)
     }
 
     pub fn written_bytes(&self) -> u64 {
