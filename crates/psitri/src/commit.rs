@@ -7,8 +7,8 @@
 //! (1) Numbers are given and records appended under the commit lock: the log is in CSN order.
 //! (2) A commit becomes visible after all its versions are stamped, and not before every earlier commit is visible.
 //! (3) A commit that waits for the disk becomes visible when the log is durable up to its end; commits after it wait too.
-//! (4) Values that commits wrote straight to the data file are flushed before the log record that refers to them counts
-//!     as durable.
+//! (4) Values that commits wrote straight to the data file are flushed by the log before the record that refers to them
+//!     counts as durable; recovery ends the log at a record whose values did not make it.
 //!
 //! # Failure modes
 //! No space for the log: the commit fails with nothing appended, the transaction is undone, the database stays usable.
@@ -81,7 +81,6 @@ impl Engine {
             return Ok(());
         };
         let log = self.log.as_ref().expect("only logged commits wait");
-        self.flush_large_values()?;
         let flushed = if logged.own_flush {
             log.flush(lsn).map(drop)
         } else {
@@ -108,7 +107,6 @@ impl Engine {
         let Some(log) = &self.log else {
             return Ok(());
         };
-        self.flush_large_values()?;
         let durable = log
             .flush(u64::MAX)
             .map_err(|error| self.log_failed(error))?;
@@ -126,29 +124,9 @@ impl Engine {
         }
         self.check_writable()?;
         let end = log.appended_lsn();
-        self.flush_large_values()?;
         log.wait_durable(end)
             .map_err(|error| self.log_failed(error))?;
         self.publish_durable(&mut self.commits.lock(), log.durable_lsn());
-        Ok(())
-    }
-
-    /// (4). A waiting commit calls this before it appends its record, for its own values, and before it waits, for those
-    /// of commits before it that did not wait.
-    pub fn flush_large_values(&self) -> Result<()> {
-        let written = self.large_values_written.load(Ordering::Acquire);
-        if written == self.large_values_synced.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let _one_at_a_time = self.large_values_flush.lock();
-        let written = self.large_values_written.load(Ordering::Acquire);
-        if written != self.large_values_synced.load(Ordering::Acquire) {
-            if let Err(error) = self.pager.sync() {
-                self.poison(&error);
-                return Err(error);
-            }
-            self.large_values_synced.store(written, Ordering::Release);
-        }
         Ok(())
     }
 }

@@ -108,10 +108,6 @@ pub(crate) struct Engine {
     pub pool: Arc<ArenaPool>,
     pub signals: Signals,
     pub counters: Counters,
-    /// Values written straight to the data file, and how many of them are known to be durable.
-    pub large_values_written: AtomicU64,
-    pub large_values_synced: AtomicU64,
-    pub large_values_flush: Mutex<()>,
     /// Fill of the active buffer when a writer was last slowed down.
     paced_bytes: AtomicU64,
     /// One checkpoint at a time.
@@ -190,6 +186,9 @@ impl Engine {
         pool: Arc<ArenaPool>,
         lock: Option<StorageLock>,
     ) -> Engine {
+        if let Some(log) = &log {
+            log.shared().set_referred(pager.data_sync.clone());
+        }
         Engine {
             id,
             options,
@@ -212,9 +211,6 @@ impl Engine {
             pool,
             signals: Signals::default(),
             counters: Counters::default(),
-            large_values_written: AtomicU64::new(0),
-            large_values_synced: AtomicU64::new(0),
-            large_values_flush: Mutex::new(()),
             paced_bytes: AtomicU64::new(0),
             checkpointing: Mutex::new(()),
             poison: OnceLock::new(),

@@ -5,6 +5,8 @@
 //! (2) Replay puts records back into the write buffer; nothing it reads is removed before a checkpoint covers it, so a
 //!     crash during recovery is just another crash.
 //! (3) Operations of a keyspace up to its merged CSN are in its tree and are skipped.
+//! (4) The log ends before the first record that refers to a value which is not in the data file. If the log was durable
+//!     beyond it that is damage.
 
 use std::{
     collections::HashMap,
@@ -113,14 +115,19 @@ pub(crate) fn open(
             None,
         ));
     }
-    let end = wal::replay(
+    let end = wal::replay_while(
         storage.as_ref(),
         superblock.wal_start_lsn,
         superblock.wal_durable_lsn,
         |record| {
+            let failed = |error| WalError::Visitor(Box::new(error));
+            if !recovery.has_values(&pager, &record).map_err(failed)? {
+                return Ok(false);
+            }
             recovery
                 .apply(&pager, &record)
-                .map_err(|error| WalError::Visitor(Box::new(error)))
+                .map_err(failed)
+                .map(|()| true)
         },
     )?;
     let log = if read_only {
@@ -299,6 +306,24 @@ impl Recovery {
         Ok(())
     }
 
+    /// (4): whether the values that a record refers to are there. They need not be if the record was not durable.
+    fn has_values(&self, pager: &Pager, record: &wal::Record<'_>) -> Result<bool> {
+        for op in OpsIter::new(record.payload, record.op_count) {
+            let op = op.map_err(|e| Error::corrupted("log", record.lsn, e.what))?;
+            if let Op::PutLarge {
+                keyspace, pointer, ..
+            } = op
+                && self.is_news(record, keyspace)
+                && pager
+                    .recheck_value(&ValuePointer::decode(&pointer))
+                    .is_err()
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Applies one record of the log.
     fn apply(&mut self, pager: &Pager, record: &wal::Record<'_>) -> Result<()> {
         let damaged = |what: &str| Error::corrupted("log", record.lsn, what);
@@ -335,7 +360,8 @@ impl Recovery {
                     return Ok(());
                 }
                 let value = ValuePointer::decode(&pointer);
-                pager.recheck_value(&value)?;
+                // Versions that were not durable are forgotten, their births are not: versions go on after them.
+                self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
                 let slot = self.by_id[&keyspace];
                 self.generations[0].large_values.lock().push((slot, value));

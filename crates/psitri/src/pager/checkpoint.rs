@@ -140,7 +140,7 @@ impl Pager {
         table.resize(table.len().next_multiple_of(PAGE_BYTES).max(PAGE_BYTES), 0);
         let map_table_page = self.write_map_pages(&table, fresh)?;
         let table_extent = *fresh.last().expect("the table was written");
-        self.file.sync_data()?;
+        self.data_sync.sync()?;
 
         let superblock = Superblock {
             generation: record.generation,
@@ -159,7 +159,7 @@ impl Pager {
         };
         self.file
             .write_at(&superblock.encode(), Superblock::offset(record.generation))?;
-        self.file.sync_data()?;
+        self.data_sync.sync()?;
         Ok((pieces, table_extent))
     }
 
@@ -284,6 +284,8 @@ impl Pager {
                 "the file is cut short: a page in use is missing",
             ));
         }
+        // The file may have grown since the checkpoint, and the log may refer to values there; or it was cut, free pages only.
+        map.fit(file_pages.max(SUPERBLOCK_PAGES));
         Ok((map, loaded))
     }
 

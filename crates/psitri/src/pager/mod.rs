@@ -11,6 +11,7 @@
 //!     in flight reaches a node in them (`reclaim`).
 //! (3) A node dead since version `d` and born at version `b` is reachable from version `v` if and only if `b <= v < d`.
 //! (4) A node that this process did not write is checked, checksum and structure, before its first use.
+//!     What the log may name is kept longer: until the durable superblock covers its death, as replay reads it before.
 //! (5) Mappings live as long as the pager. A larger one replaces a smaller one; both show the same file.
 //!
 //! # Failure modes
@@ -19,6 +20,7 @@
 #![allow(unsafe_code)] // slices of the read-only mapping
 
 mod checkpoint;
+mod data_sync;
 mod page_map;
 mod sink;
 mod superblock;
@@ -31,9 +33,11 @@ use crate::{
     node::{self, NodeRef, PAGE_BYTES, UNIT_BYTES, ValuePointer},
     storage::{ReadMap, StorageFile},
     sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering},
+    txn::VALUE_BUFFERED_BYTES_MAX,
 };
 
 pub(crate) use checkpoint::{Captured, CheckpointRecord};
+pub(crate) use data_sync::DataSync;
 pub(crate) use page_map::{Extent, PageMap, SUPERBLOCK_PAGES};
 pub(crate) use sink::{Changes, Sink, value_extent};
 pub(crate) use superblock::{FORMAT_VERSION, SlotError, Superblock};
@@ -62,6 +66,7 @@ struct Space {
 
 pub(crate) struct Pager {
     file: Arc<dyn StorageFile>,
+    pub data_sync: Arc<DataSync>,
     base: AtomicPtr<u8>,
     mapped_bytes: AtomicU64,
     maps: Mutex<Vec<ReadMap>>,
@@ -71,6 +76,14 @@ pub(crate) struct Pager {
     /// Bytes of pages written since the last checkpoint.
     written_bytes: AtomicU64,
     pinned_cache_bytes: u64,
+}
+
+impl Pending {
+    /// Whether the log may name it: (3). Only values do that are too long for the log itself; other extents of that size are
+    /// few.
+    fn may_be_logged(&self) -> bool {
+        self.extent.units as usize * UNIT_BYTES > VALUE_BUFFERED_BYTES_MAX
+    }
 }
 
 /// How much of the data file is what.
@@ -98,6 +111,7 @@ impl Pager {
         let mut checked = Vec::new();
         checked.resize_with(checked_pages, || AtomicU64::new(0));
         let pager = Pager {
+            data_sync: Arc::new(DataSync::new(Arc::clone(&file))),
             file,
             base: AtomicPtr::new(read_map.as_ptr().cast_mut()),
             mapped_bytes: AtomicU64::new(read_map.len() as u64),
@@ -323,6 +337,7 @@ impl Pager {
     pub fn reclaim(&self, pins: &[u64]) {
         let mut space = self.space.lock();
         let space = &mut *space;
+        let durable = space.durable_version;
         let mut pins = pins.to_vec();
         pins.push(space.durable_version);
         pins.extend(space.in_flight_version);
@@ -331,17 +346,13 @@ impl Pager {
         let map = &mut space.map;
         space.pending.retain(|dead| {
             let first = pins.partition_point(|&pin| pin < dead.extent.birth);
-            let pinned = pins.get(first).is_some_and(|&pin| pin < dead.death);
+            let pinned = pins.get(first).is_some_and(|&pin| pin < dead.death)
+                || (durable < dead.death && dead.may_be_logged());
             if !pinned {
                 map.release(dead.extent);
             }
             pinned
         });
-    }
-
-    /// Makes every page written so far durable.
-    pub fn sync(&self) -> Result<()> {
-        Ok(self.file.sync_data()?)
     }
 
     pub fn written_bytes(&self) -> u64 {

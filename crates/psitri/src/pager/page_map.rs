@@ -98,6 +98,22 @@ impl PageMap {
         self.dirty.resize(len.div_ceil(CHUNK_PAGES as usize), true);
     }
 
+    /// Makes the map as long as the file is found to be at open. Pages in use are in the file.
+    pub fn fit(&mut self, file_pages: u64) {
+        if file_pages > self.page_end() {
+            return self.grow(file_pages);
+        }
+        debug_assert!(self.live[file_pages as usize..].iter().all(|&l| l == 0));
+        self.truncate(file_pages as usize);
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.live.truncate(len);
+        self.held.truncate(len);
+        self.dirty.truncate(len.div_ceil(CHUNK_PAGES as usize));
+        self.free_hint = self.free_hint.min(len);
+    }
+
     /// Cuts free pages off the end; the file must be truncated to match.
     pub fn cut_tail(&mut self) -> u64 {
         let used = self
@@ -105,10 +121,7 @@ impl PageMap {
             .iter()
             .rposition(|&h| h != 0 && h != PUNCHED)
             .map_or(SUPERBLOCK_PAGES as usize, |last| last + 1);
-        self.live.truncate(used);
-        self.held.truncate(used);
-        self.dirty.truncate(used.div_ceil(CHUNK_PAGES as usize));
-        self.free_hint = self.free_hint.min(used);
+        self.truncate(used);
         used as u64
     }
 

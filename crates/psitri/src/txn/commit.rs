@@ -26,9 +26,6 @@ impl WriteTxn {
             return self.commit_private(durability).map(|()| None);
         }
         let engine = &self.db.engine;
-        if durability.waits() && !self.large_values.is_empty() {
-            engine.flush_large_values()?;
-        }
         let mut ops = std::mem::take(&mut self.parts[0].guard.ops);
         ops.clear();
         if engine.log.is_some() {

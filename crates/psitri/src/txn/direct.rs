@@ -149,9 +149,6 @@ impl WriteTxn {
                 part.encode(&mut ops);
             }
         }
-        if durability.waits() && !self.large_values.is_empty() {
-            self.db.engine.flush_large_values()?;
-        }
         self.merge_private()?;
         let engine = Arc::clone(&self.db.engine);
         let checkpointing = (spilled && !engine.in_memory).then(|| engine.checkpointing.lock());

@@ -8,7 +8,6 @@ use crate::{
     error::Error,
     keyspace::Touched,
     pager::Sink,
-    sync::Ordering,
 };
 
 /// What an entry takes in the buffer beside its key and value, about.
@@ -189,10 +188,12 @@ impl WriteTxn {
             });
         }
         let engine = &self.db.engine;
-        let mut sink = Sink::new(&engine.pager, self.state().tree_version + 1);
+        // Readers see it through the shared buffer before any later version of the tree is published.
+        let birth = self.state().tree_version + u64::from(self.private.is_some());
+        let mut sink = Sink::new(&engine.pager, birth);
         let pointer = sink.place_value(value)?;
         let written = sink.finish()?;
-        engine.large_values_written.fetch_add(1, Ordering::AcqRel);
+        engine.pager.data_sync.note_value();
         let result = self.put(index, key, Kind::Large, &pointer.encode());
         match result {
             Ok(()) => self.large_values.push((self.parts[index].slot, pointer)),

@@ -23,7 +23,8 @@
 //! 1. Segments form a chain: each starts at the LSN where its predecessor stopped, and has a higher sequence number.
 //! 2. A durable mark never exceeds what was durable when it was stored, so it proves that the log once reached that LSN.
 //! 3. A segment is reused or removed only when it lies wholly below a durable checkpoint and its successor's header is durable.
-//! 4. What follows a torn tail is removed, durably, before anything new is written, so that old records cannot join the new log.
+//! 4. What records refer to outside of the log ([`Referred`]) is durable before the records count as durable.
+//! 5. What follows a torn tail is removed, durably, before anything new is written, so that old records cannot join the new log.
 mod appender;
 mod group;
 pub mod ops;
@@ -35,8 +36,8 @@ mod shared;
 
 pub use appender::{Appended, Wal};
 pub use group::GroupCommit;
-pub use replay::{Record, ReplayEnd, replay};
-pub use shared::WalShared;
+pub use replay::{Record, ReplayEnd, replay, replay_while};
+pub use shared::{Referred, WalShared};
 
 use crate::storage::{MAP_ALIGNMENT_BYTES, StorageError};
 use std::{error::Error, sync::Arc};

@@ -81,6 +81,19 @@ pub fn replay(
     durable_lsn: u64,
     mut visitor: impl FnMut(Record<'_>) -> Result<(), WalError>,
 ) -> Result<ReplayEnd, WalError> {
+    replay_while(storage, from_lsn, durable_lsn, |record| {
+        visitor(record).map(|()| true)
+    })
+}
+
+/// As [`replay`], but the visitor may answer `false`: what the record refers to is not there, so that the log ends before it, as if
+/// its checksum did not match.
+pub fn replay_while(
+    storage: &dyn Storage,
+    from_lsn: u64,
+    durable_lsn: u64,
+    mut visitor: impl FnMut(Record<'_>) -> Result<bool, WalError>,
+) -> Result<ReplayEnd, WalError> {
     let mut end = ReplayEnd {
         end_lsn: from_lsn,
         records: 0,
@@ -225,7 +238,7 @@ impl Reader {
         &mut self,
         candidate: &Candidate,
         next_start: Option<u64>,
-        visitor: &mut impl FnMut(Record<'_>) -> Result<(), WalError>,
+        visitor: &mut impl FnMut(Record<'_>) -> Result<bool, WalError>,
     ) -> Result<Stop, WalError> {
         let SegmentHeader {
             start_lsn, nonce, ..
@@ -300,19 +313,23 @@ impl Reader {
                 continue;
             }
             self.pending = None;
-            self.records += 1;
             let Pending {
                 start_lsn: lsn,
                 csn,
                 op_count,
             } = pending;
-            visitor(Record {
+            let counts = visitor(Record {
                 csn,
                 op_count,
                 payload,
                 lsn,
                 end_lsn: self.lsn,
             })?;
+            if !counts {
+                self.lsn = lsn;
+                return stop("what the record refers to is missing");
+            }
+            self.records += 1;
         }
     }
 }

@@ -22,14 +22,24 @@ use crate::{
     storage::{Storage, StorageError},
     sync::{AtomicBool, AtomicU64, Mutex, Ordering},
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+};
 
 /// The first failure, given to everyone who comes later.
 type Cause = Arc<StorageError>;
 
+/// What records refer to and the log does not hold. It was written before the record that refers to it was appended.
+pub trait Referred: std::fmt::Debug + Send + Sync {
+    /// Makes durable what was written so far; returns at once if it is.
+    fn sync(&self) -> Result<(), StorageError>;
+}
+
 /// The shared half of the log; see the module.
 #[derive(Debug)]
 pub struct WalShared {
+    referred: OnceLock<Arc<dyn Referred>>,
     storage: Arc<dyn Storage>,
     options: WalOptions,
     appended: AtomicU64,
@@ -81,6 +91,7 @@ impl WalShared {
             nonce_seed: from.nonce_seed,
         };
         WalShared {
+            referred: OnceLock::new(),
             storage,
             options,
             appended: AtomicU64::new(lsn),
@@ -92,6 +103,12 @@ impl WalShared {
             preparing: Mutex::new(()),
             table: Mutex::new(table),
         }
+    }
+
+    /// Names, once, what every flush has to make durable first.
+    pub fn set_referred(&self, referred: Arc<dyn Referred>) {
+        let known = self.referred.set(referred);
+        debug_assert!(known.is_ok(), "named once, before the first record");
     }
 
     /// End of what has been appended.
@@ -396,6 +413,12 @@ impl WalShared {
         let mut durable = self.durable_lsn();
         if durable >= target {
             return Ok(durable);
+        }
+        // What the records below `appended` refer to was written before they were.
+        if let Some(referred) = self.referred.get() {
+            referred
+                .sync()
+                .map_err(|error| self.set_poison_cause(error))?;
         }
         let segments: Vec<_> = self.table.lock().live.iter().cloned().collect();
         for (at, segment) in segments.iter().enumerate() {
