@@ -284,6 +284,8 @@ impl Pager {
                 "the file is cut short: a page in use is missing",
             ));
         }
+        // The file may have grown since the checkpoint, with values that the log refers to.
+        map.grow(superblock.page_end.max(file_pages));
         Ok((map, loaded))
     }
 
