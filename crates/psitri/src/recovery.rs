@@ -334,12 +334,14 @@ impl Recovery {
                 if !self.is_news(record, keyspace) {
                     return Ok(());
                 }
-                let value = ValuePointer::decode(&pointer);
+                let mut value = ValuePointer::decode(&pointer);
+                // Versions of the tree after the checkpoint are gone, and their numbers are given again.
+                value.birth = value.birth.min(self.tree_version);
                 pager.recheck_value(&value)?;
                 pager.hold(value_extent(&value));
                 let slot = self.by_id[&keyspace];
                 self.generations[0].large_values.lock().push((slot, value));
-                self.put(record, keyspace, key, Kind::Large, &pointer)
+                self.put(record, keyspace, key, Kind::Large, &value.encode())
             }
             Op::DeleteRange { keyspace, lo, hi } => {
                 if let Some(mut writer) = self.writer(record, keyspace)? {
