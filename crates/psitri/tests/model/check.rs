@@ -66,7 +66,10 @@ fn short(key: &[u8]) -> String {
 fn assert_entry(cursor: &Cursor<'_>, expected: &Entries, at: Option<usize>, what: &str) {
     assert_eq!(cursor.is_valid(), at.is_some(), "{what}: validity");
     match at {
-        None => assert!(cursor.key().is_empty() && cursor.entry().is_none(), "{what}"),
+        None => assert!(
+            cursor.key().is_empty() && cursor.entry().is_none(),
+            "{what}"
+        ),
         Some(at) => {
             let (key, value) = &expected[at];
             let (found, seen) = (short(cursor.key()), short(key));
@@ -162,7 +165,10 @@ pub fn some<R: Reader>(
                 let ends = (from + here(from, &a), to + here(to, &b));
                 ((Bound::Excluded(&a), Bound::Included(&b)), ends)
             }
-            2 => ((Bound::Included(&a), Bound::Unbounded), (from, expected.len())),
+            2 => (
+                (Bound::Included(&a), Bound::Unbounded),
+                (from, expected.len()),
+            ),
             _ => ((Bound::Unbounded, Bound::Excluded(&b)), (0, to)),
         };
         let number = reader.number(keyspace, range).unwrap();

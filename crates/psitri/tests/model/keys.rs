@@ -27,7 +27,9 @@ impl Keys {
             let mut bytes = vec![b'h'; psitri::KEY_BYTES_MAX];
             bytes[psitri::KEY_BYTES_MAX - 1] = end;
             huge.push(key(&bytes));
-            huge.push(key(&bytes[..psitri::KEY_BYTES_MAX - 1 - end as usize * 1000]));
+            huge.push(key(
+                &bytes[..psitri::KEY_BYTES_MAX - 1 - end as usize * 1000]
+            ));
         }
         let mut runs: Vec<Key> = (0..40).map(|len| key(&vec![0xff; len])).collect();
         runs.extend((0..40).map(|len| key(&vec![0; len])));

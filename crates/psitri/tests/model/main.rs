@@ -36,7 +36,7 @@ fn run(seed: u64, steps: usize) {
 }
 
 fn run_seeds(seeds: impl Iterator<Item = u64>) {
-    let steps = common::env_number("PSITRI_MODEL_STEPS").unwrap_or(400) as usize;
+    let steps = common::env_number("PSITRI_MODEL_STEPS").unwrap_or(300) as usize;
     match common::env_number("PSITRI_SEED") {
         Some(seed) => run(seed, steps),
         None => seeds.for_each(|seed| run(seed, steps)),
@@ -44,7 +44,7 @@ fn run_seeds(seeds: impl Iterator<Item = u64>) {
 }
 
 fn seeds() -> u64 {
-    common::env_number("PSITRI_MODEL_SEEDS").unwrap_or(12)
+    common::env_number("PSITRI_MODEL_SEEDS").unwrap_or(5)
 }
 
 #[test]

@@ -53,6 +53,8 @@ pub struct Table {
     pub born: u64,
     pub name: String,
     pub dropped: bool,
+    /// Step of the drop.
+    pub died: u64,
     /// The oldest commit that merged readers, and readers of frozen buffers, may still stand at.
     pub seen_trie: usize,
     pub seen_buffered: usize,
@@ -67,6 +69,7 @@ impl Table {
             born,
             name: name.to_owned(),
             dropped: false,
+            died: u64::MAX,
             seen_trie: 0,
             seen_buffered: 0,
         }
@@ -104,6 +107,11 @@ impl Table {
                 Some((key.clone(), versions[..seen].last()?.1?))
             })
             .collect()
+    }
+
+    /// Whether a snapshot taken after `step` knows it.
+    pub fn exists_at(&self, step: u64) -> bool {
+        (self.born..self.died).contains(&step)
     }
 
     pub fn entries(&self) -> Entries {
@@ -162,6 +170,12 @@ impl Oracle {
         self.step += 1;
         self.tables.push(Table::new(name, self.step));
         self.tables.len() - 1
+    }
+
+    pub fn drop_table(&mut self, table: usize) {
+        self.step += 1;
+        self.tables[table].dropped = true;
+        self.tables[table].died = self.step;
     }
 
     pub fn commit(&mut self, changes: &HashMap<usize, Overlay>) {
