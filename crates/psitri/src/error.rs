@@ -163,6 +163,13 @@ pub enum Error {
         what: String,
     },
 
+    /// A transaction that outgrew the write buffer could not be moved to the tree, and was undone by that.
+    #[error("the transaction was undone: {cause}; begin it again when the cause is gone")]
+    Undone {
+        /// The failure that undid it.
+        cause: String,
+    },
+
     /// The write buffer has no room for a version; the transaction should be aborted and split.
     #[error(
         "the write buffer's address space of {bytes} bytes is exhausted; use smaller transactions or begin_direct"

@@ -365,7 +365,7 @@ impl Recovery {
                 pager.hold(value_extent(&value));
                 let slot = self.by_id[&keyspace];
                 self.generations[0].large_values.lock().push((slot, value));
-                self.put(record, keyspace, key, Kind::Large, &pointer)
+                self.put(record, keyspace, key, Kind::Large, &value.encode())
             }
             Op::DeleteRange { keyspace, lo, hi } => {
                 if let Some(mut writer) = self.writer(record, keyspace)? {

@@ -100,6 +100,8 @@ impl Database {
     pub fn stats(&self) -> Result<Stats> {
         let engine = &self.core.engine;
         let space = engine.pager.space_use()?;
+        // Before this method takes a pin of its own.
+        let pins = engine.states.pinned_count() as u64;
         let state = engine.states.current();
         let (wal_bytes, wal_retained_bytes) = engine
             .log
@@ -138,7 +140,7 @@ impl Database {
             checkpoints: engine.counters.checkpoints.load(Ordering::Relaxed),
             stalls: engine.counters.stalls.load(Ordering::Relaxed),
             stalled_us: engine.counters.stalled_us.load(Ordering::Relaxed),
-            pins: engine.states.pinned_count() as u64,
+            pins,
             failure: engine.signals.lock.lock().failure.clone(),
             keyspaces,
         })

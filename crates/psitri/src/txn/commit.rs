@@ -19,6 +19,7 @@ impl WriteTxn {
 
     /// Commits up to the point where the disk may have to be waited for. The write locks are free afterwards.
     pub(crate) fn log_parts(&mut self, durability: Durability) -> Result<Option<Logged>> {
+        self.check_not_undone()?;
         if self.is_untouched() {
             return Ok(None);
         }

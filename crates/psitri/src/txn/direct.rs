@@ -54,9 +54,20 @@ impl WriteTxn {
         }
     }
 
-    /// Makes room: turns a buffered transaction into a direct one, and merges the private buffer.
+    /// Makes room: turns a buffered transaction into a direct one, and merges the private buffer. If that fails, some of
+    /// what the transaction wrote is in no buffer any more: it is undone and remembers why.
     #[cold]
     pub(super) fn spill(&mut self) -> Result<()> {
+        let result = self.try_spill();
+        if let Err(error) = &result {
+            self.undo_to(None);
+            self.leave();
+            self.undone = Some(error.to_string().into());
+        }
+        result
+    }
+
+    fn try_spill(&mut self) -> Result<()> {
         if self.private.is_none() {
             self.turn_private()?;
         }
@@ -203,6 +214,14 @@ impl WriteTxn {
             part.guard.touched.clear();
         }
         self.parts[0].guard.ops = ops;
+        if result.is_err() {
+            // Nobody saw the new roots: what was written for them is given back.
+            self.private
+                .as_mut()
+                .expect("the transaction is direct")
+                .changes = changes;
+            self.undo_to(None);
+        }
         self.leave();
         result
     }

@@ -11,8 +11,9 @@
 //! (4) Uncommitted versions of a private buffer and nodes below a private root are reachable by their transaction only.
 //!
 //! # Failure modes
-//! Any error of an operation leaves the transaction as it was before the operation; it can go on, commit or abort.
-//! A failed commit undoes the transaction. Dropping it aborts it.
+//! Any error of an operation leaves the transaction as it was before the operation; it can go on, commit or abort. The
+//! exception is a spill that fails, for want of space say: it undoes the transaction, whose later operations and commit
+//! fail with [`Error::Undone`]. A failed commit undoes the transaction. Dropping it aborts it.
 
 mod commit;
 mod direct;
@@ -67,6 +68,8 @@ pub struct WriteTxn {
     bytes: u64,
     /// Values that this transaction wrote to the data file, by part.
     large_values: Vec<(u32, ValuePointer)>,
+    /// Why the transaction was undone before its end. It has no parts and no pin then.
+    undone: Option<Box<str>>,
 }
 
 /// One keyspace of a transaction.
@@ -130,6 +133,7 @@ impl WriteTxn {
             private: None,
             bytes: 0,
             large_values: Vec::new(),
+            undone: None,
         };
         for core in cores {
             if core.database != engine.id {
@@ -238,8 +242,19 @@ impl WriteTxn {
             .position(|part| Arc::ptr_eq(&part.core, core))
         {
             Some(index) => Ok(index),
+            None if self.undone.is_some() => self.check_not_undone().map(|()| 0),
             None if core.database != self.db.engine.id => Err(Error::ForeignKeyspace),
             None => Err(Error::NotInTransaction { name: core.name() }),
+        }
+    }
+
+    /// An error if a failed spill undid the transaction.
+    fn check_not_undone(&self) -> Result<()> {
+        match &self.undone {
+            None => Ok(()),
+            Some(cause) => Err(Error::Undone {
+                cause: cause.to_string(),
+            }),
         }
     }
 

@@ -137,6 +137,7 @@ impl WriteTxn {
     }
 
     fn foreign_view(&self, keyspace: &Keyspace) -> Result<View<'_>> {
+        self.check_not_undone()?;
         let engine = &self.db.engine;
         let state = self.state();
         let core = &keyspace.core;

@@ -165,6 +165,12 @@ impl WriteTxn {
 
     #[inline]
     fn put(&mut self, index: usize, key: &[u8], kind: Kind, payload: &[u8]) -> Result<()> {
+        self.put_version(index, key, kind, payload)?;
+        self.wrote((key.len() + payload.len()) as u64)
+    }
+
+    #[inline]
+    fn put_version(&mut self, index: usize, key: &[u8], kind: Kind, payload: &[u8]) -> Result<()> {
         let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
         let floor = part.floor;
@@ -176,7 +182,7 @@ impl WriteTxn {
         if outcome.pushed {
             slot.touched.push(Touched::Version(entry, outcome.version));
         }
-        self.wrote((key.len() + payload.len()) as u64)
+        Ok(())
     }
 
     /// Writes a large value to the data file, and its place to the buffer.
@@ -194,12 +200,13 @@ impl WriteTxn {
         let pointer = sink.place_value(value)?;
         let written = sink.finish()?;
         engine.pager.data_sync.note_value();
-        let result = self.put(index, key, Kind::Large, &pointer.encode());
-        match result {
-            Ok(()) => self.large_values.push((self.parts[index].slot, pointer)),
-            Err(_) => self.db.engine.pager.discard(&written.births),
+        if let Err(error) = self.put_version(index, key, Kind::Large, &pointer.encode()) {
+            self.db.engine.pager.discard(&written.births);
+            return Err(error);
         }
-        result
+        // Before the spill that `wrote` may bring: the value is handed to the tree there.
+        self.large_values.push((self.parts[index].slot, pointer));
+        self.wrote((key.len() + pointer.encode().len()) as u64)
     }
 
     /// Counts what was written, and spills when it outgrows half of the buffer.

@@ -1,0 +1,49 @@
+//! Random draws for tests that can be replayed.
+#![allow(dead_code)] // each test binary uses its part
+
+/// SplitMix64.
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    /// From `lo` up to and including `hi`.
+    pub fn between(&mut self, lo: usize, hi: usize) -> usize {
+        lo + self.below(hi - lo + 1)
+    }
+
+    pub fn percent(&mut self, chance: usize) -> bool {
+        self.below(100) < chance
+    }
+
+    pub fn pick<'t, T>(&mut self, from: &'t [T]) -> &'t T {
+        &from[self.below(from.len())]
+    }
+}
+
+/// A number from the environment.
+pub fn env_number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// The seed of a test that runs one: `PSITRI_SEED`, or `default`. Printed, so that a failure can be replayed.
+pub fn seed(default: u64) -> u64 {
+    let seed = env_number("PSITRI_SEED").unwrap_or(default);
+    println!("PSITRI_SEED={seed}");
+    seed
+}

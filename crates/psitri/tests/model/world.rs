@@ -1,0 +1,609 @@
+//! A database and its oracle, and the random operations on both.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use psitri::{
+    Database, Durability, Error, Keyspace, Options, ReadMode, Snapshot, WriteBatch, WriteTxn,
+    storage::sim::SimStorage,
+};
+
+use super::{
+    check,
+    common::Random,
+    keys::{self, Keys},
+    oracle::{Key, Oracle, Overlay},
+};
+
+/// Where the database lives.
+enum Place {
+    Disk(tempfile::TempDir),
+    Simulated(Arc<SimStorage>),
+}
+
+/// A transaction that stays open while others run.
+struct Open {
+    txn: WriteTxn,
+    changes: HashMap<usize, Overlay>,
+}
+
+pub struct World {
+    place: Place,
+    db: Option<Database>,
+    oracle: Oracle,
+    handles: Vec<Option<Keyspace>>,
+    snapshots: Vec<(Snapshot, u64)>,
+    open: Option<Open>,
+    keys: Keys,
+    random: Random,
+    names: u32,
+    /// For messages.
+    pub done: usize,
+}
+
+const DEPTH_MAX: usize = 3;
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let place = if seed.is_multiple_of(2) {
+            Place::Simulated(Arc::new(SimStorage::new(seed)))
+        } else {
+            Place::Disk(tempfile::tempdir().unwrap())
+        };
+        let mut world = World {
+            place,
+            db: None,
+            oracle: Oracle::default(),
+            handles: Vec::new(),
+            snapshots: Vec::new(),
+            open: None,
+            keys: Keys::new(&mut random),
+            random,
+            names: 0,
+            done: 0,
+        };
+        world.start();
+        for _ in 0..3 {
+            world.create();
+        }
+        world
+    }
+
+    fn db(&self) -> &Database {
+        self.db.as_ref().unwrap()
+    }
+
+    fn handle(&self, table: usize) -> Keyspace {
+        self.handles[table].clone().unwrap()
+    }
+
+    fn start(&mut self) {
+        let random = &mut self.random;
+        let options = Options::new()
+            .buffer_bytes(*random.pick(&[256 << 10, 256 << 10, 1 << 20]))
+            .frozen_buffers(random.between(1, 3))
+            .merge_threads(random.between(1, 2))
+            .wal_segment_bytes(*random.pick(&[64 << 10, 256 << 10]))
+            .checkpoint_bytes(*random.pick(&[1 << 20, 64 << 20]))
+            .map_reserve_bytes(*random.pick(&[16 << 20, 1 << 32]))
+            .idle_flush(Duration::from_millis(*random.pick(&[10, 60_000])));
+        let db = match &self.place {
+            Place::Disk(dir) => options.open(dir.path()),
+            Place::Simulated(disk) => Database::open_on(Arc::clone(disk) as _, options),
+        };
+        let db = db.expect("the database opens");
+        self.handles = (self.oracle.tables.iter())
+            .map(|table| (!table.dropped).then(|| db.open_keyspace(&table.name).unwrap()))
+            .collect();
+        let mut names: Vec<_> = (self.oracle.live().into_iter())
+            .map(|table| self.oracle.tables[table].name.clone())
+            .collect();
+        names.sort();
+        assert_eq!(db.keyspaces(), names);
+        self.db = Some(db);
+    }
+
+    /// One random operation.
+    pub fn step(&mut self) {
+        self.done += 1;
+        match self.random.below(100) {
+            0..38 => self.transact(),
+            38..50 => self.batch(),
+            50..60 => self.read_newest(),
+            60..68 => self.read_old_layers(),
+            68..75 => self.take_snapshot(),
+            75..82 => self.read_snapshot(),
+            82..84 => self.drop_snapshot(),
+            84..91 => self.go_on_with_open(),
+            91..95 => self.checkpoint(),
+            95 => self.create(),
+            96 => self.rename(),
+            97 => self.drop_one(),
+            98 => std::thread::sleep(Duration::from_millis(15)),
+            _ => self.reopen(),
+        }
+    }
+
+    /// Keyspaces without an open transaction.
+    fn free_tables(&self) -> Vec<usize> {
+        let taken = |table: &usize| {
+            let open = self.open.as_ref();
+            open.is_some_and(|open| open.changes.contains_key(table))
+        };
+        (self.oracle.live().into_iter())
+            .filter(|table| !taken(table))
+            .collect()
+    }
+
+    fn some_free_tables(&mut self) -> Vec<usize> {
+        let mut free = self.free_tables();
+        let count = self.random.between(1, 3).min(free.len());
+        let mut chosen = Vec::new();
+        for _ in 0..count {
+            chosen.push(free.swap_remove(self.random.below(free.len())));
+        }
+        chosen
+    }
+
+    fn begin(&mut self) -> Option<Open> {
+        let tables = self.some_free_tables();
+        if tables.is_empty() {
+            return None;
+        }
+        let handles: Vec<Keyspace> = tables.iter().map(|&table| self.handle(table)).collect();
+        let handles: Vec<&Keyspace> = handles.iter().collect();
+        let txn = if self.random.percent(20) {
+            self.db().begin_direct(&handles)
+        } else {
+            self.db().begin(&handles)
+        };
+        Some(Open {
+            txn: txn.unwrap(),
+            changes: tables.iter().map(|&t| (t, Overlay::new())).collect(),
+        })
+    }
+
+    fn transact(&mut self) {
+        let Some(mut open) = self.begin() else { return };
+        self.work(&mut open);
+        if self.open.is_none() && self.random.percent(15) {
+            self.open = Some(open);
+        } else {
+            self.end(open);
+        }
+    }
+
+    fn work(&mut self, open: &mut Open) {
+        let operations = match self.random.below(40) {
+            0 => self.random.between(800, 4000),
+            1..5 => self.random.between(50, 300),
+            _ => self.random.between(1, 30),
+        };
+        let Open { txn, changes } = open;
+        self.body(txn, changes, operations, 0);
+    }
+
+    fn end(&mut self, open: Open) {
+        let Open { txn, changes } = open;
+        match self.random.below(10) {
+            0 => txn.abort(),
+            1 => drop(txn),
+            2 => {
+                txn.commit_with(Durability::Sync).unwrap();
+                self.oracle.commit(&changes);
+            }
+            _ => {
+                txn.commit().unwrap();
+                self.oracle.commit(&changes);
+            }
+        }
+    }
+
+    fn go_on_with_open(&mut self) {
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        if self.random.percent(50) {
+            self.work(&mut open);
+            self.open = Some(open);
+        } else {
+            self.end(open);
+        }
+    }
+
+    fn body(
+        &mut self,
+        txn: &mut WriteTxn,
+        changes: &mut HashMap<usize, Overlay>,
+        operations: usize,
+        depth: usize,
+    ) {
+        let mut tables: Vec<usize> = changes.keys().copied().collect();
+        tables.sort_unstable();
+        for _ in 0..operations {
+            let table = *self.random.pick(&tables);
+            let keyspace = &self.handle(table);
+            let overlay = changes.get_mut(&table).unwrap();
+            let model = &self.oracle.tables[table];
+            let random = &mut self.random;
+            let choice = random.below(1000);
+            match choice {
+                0..820 => {
+                    let key = self.keys.draw(random);
+                    let before = model.get(overlay, &key);
+                    let value = keys::value(random);
+                    match choice {
+                        0..440 => {
+                            txn.upsert(keyspace, &key, &value.bytes()).unwrap();
+                            overlay.insert(key, Some(value));
+                        }
+                        440..560 => match txn.insert(keyspace, &key, &value.bytes()) {
+                            Ok(()) => {
+                                assert!(before.is_none(), "insert of a key that exists");
+                                overlay.insert(key, Some(value));
+                            }
+                            Err(Error::KeyExists) => assert!(before.is_some()),
+                            Err(other) => panic!("{other}"),
+                        },
+                        560..680 => match txn.update(keyspace, &key, &value.bytes()) {
+                            Ok(()) => {
+                                assert!(before.is_some(), "update of a key that does not exist");
+                                overlay.insert(key, Some(value));
+                            }
+                            Err(Error::KeyAbsent) => assert!(before.is_none()),
+                            Err(other) => panic!("{other}"),
+                        },
+                        _ => {
+                            let there = txn.remove(keyspace, &key).unwrap();
+                            assert_eq!(there, before.is_some(), "remove");
+                            overlay.insert(key, None);
+                        }
+                    }
+                }
+                820..850 => {
+                    let (lo, hi) = some_range(&self.keys, random);
+                    txn.remove_range(keyspace, &lo, hi.as_deref()).unwrap();
+                    model.remove_range(overlay, &lo, hi.as_deref());
+                }
+                850..930 => {
+                    let key = self.keys.near(random);
+                    let wanted = model.get(overlay, &key).map(|value| value.bytes());
+                    assert!(txn.get(keyspace, &key).unwrap() == wanted.as_deref());
+                }
+                930..950 if operations < 100 => {
+                    let expected = model.with(overlay);
+                    check::some(txn, keyspace, &expected, &self.keys, random);
+                }
+                950..1000 if depth < DEPTH_MAX => {
+                    let before = changes.clone();
+                    let operations = random.between(1, 12);
+                    let mut nested = txn.nested();
+                    self.body(&mut nested, changes, operations, depth + 1);
+                    match self.random.below(5) {
+                        0 => nested.abort(),
+                        1 => drop(nested),
+                        _ => {
+                            nested.commit();
+                            continue;
+                        }
+                    }
+                    *changes = before;
+                }
+                _ => {}
+            }
+        }
+        if operations < 100 && self.random.percent(10) {
+            for &table in &tables {
+                let expected = self.oracle.tables[table].with(&changes[&table]);
+                check::all(txn, &self.handle(table), &expected);
+            }
+        }
+    }
+
+    fn batch(&mut self) {
+        let tables = self.some_free_tables();
+        if tables.is_empty() {
+            return;
+        }
+        let mut changes: HashMap<usize, Overlay> = HashMap::new();
+        let mut batch = WriteBatch::new();
+        for _ in 0..self.random.below(40) {
+            let table = *self.random.pick(&tables);
+            let keyspace = self.handle(table);
+            let overlay = changes.entry(table).or_default();
+            let random = &mut self.random;
+            let key = self.keys.draw(random);
+            match random.below(20) {
+                0 => {
+                    let (lo, hi) = some_range(&self.keys, random);
+                    batch.remove_range(&keyspace, &lo, hi.as_deref());
+                    self.oracle.tables[table].remove_range(overlay, &lo, hi.as_deref());
+                }
+                1..6 => {
+                    batch.remove(&keyspace, &key);
+                    overlay.insert(key, None);
+                }
+                _ => {
+                    let value = keys::value(random);
+                    batch.upsert(&keyspace, &key, &value.bytes());
+                    overlay.insert(key, Some(value));
+                }
+            }
+        }
+        self.db().write(batch).unwrap();
+        self.oracle.commit(&changes);
+    }
+
+    fn some_live_table(&mut self) -> Option<usize> {
+        let live = self.oracle.live();
+        (!live.is_empty()).then(|| *self.random.pick(&live))
+    }
+
+    fn read_newest(&mut self) {
+        let Some(table) = self.some_live_table() else {
+            return;
+        };
+        let snapshot = self.db().snapshot();
+        let expected = self.oracle.tables[table].entries();
+        let keyspace = self.handle(table);
+        if self.random.percent(30) {
+            check::all(&snapshot, &keyspace, &expected);
+        } else {
+            check::some(
+                &snapshot,
+                &keyspace,
+                &expected,
+                &self.keys,
+                &mut self.random,
+            );
+        }
+    }
+
+    /// What has been frozen, and what has been merged, is the state after some earlier commit, and never goes back.
+    fn read_old_layers(&mut self) {
+        let Some(table) = self.some_live_table() else {
+            return;
+        };
+        let keyspace = self.handle(table);
+        for mode in [ReadMode::Trie, ReadMode::Buffered] {
+            let snapshot = self.db().snapshot_with(mode);
+            let digest = check::digest_of(&snapshot, &keyspace);
+            let model = &mut self.oracle.tables[table];
+            let from = match mode {
+                ReadMode::Trie => model.seen_trie,
+                _ => model.seen_buffered.max(model.seen_trie),
+            };
+            let found = model.digests[from..].iter().position(|&(_, d)| d == digest);
+            let Some(found) = found.map(|at| from + at) else {
+                panic!(
+                    "{mode} reader of {keyspace:?} sees no prefix of the commits from {from} on"
+                );
+            };
+            match mode {
+                ReadMode::Trie => model.seen_trie = found,
+                _ => model.seen_buffered = found,
+            }
+            let expected = model.at(model.digests[found].0);
+            check::some(
+                &snapshot,
+                &keyspace,
+                &expected,
+                &self.keys,
+                &mut self.random,
+            );
+        }
+    }
+
+    fn take_snapshot(&mut self) {
+        if self.snapshots.len() < 8 {
+            let snapshot = self.db().snapshot();
+            self.snapshots.push((snapshot, self.oracle.step));
+        }
+    }
+
+    fn read_snapshot(&mut self) {
+        if self.snapshots.is_empty() {
+            return;
+        }
+        let (snapshot, step) = &self.snapshots[self.random.below(self.snapshots.len())];
+        let table = self.random.below(self.oracle.tables.len());
+        let Some(keyspace) = &self.handles[table] else {
+            return;
+        };
+        let model = &self.oracle.tables[table];
+        if !model.exists_at(*step) {
+            let gone = snapshot.get(keyspace, b"a");
+            assert!(matches!(gone, Err(Error::KeyspaceGone { .. })), "{gone:?}");
+            return;
+        }
+        let expected = model.at(*step);
+        if self.random.percent(30) {
+            check::all(snapshot, keyspace, &expected);
+        } else {
+            check::some(snapshot, keyspace, &expected, &self.keys, &mut self.random);
+        }
+    }
+
+    fn drop_snapshot(&mut self) {
+        if !self.snapshots.is_empty() {
+            let at = self.random.below(self.snapshots.len());
+            let (snapshot, _) = self.snapshots.swap_remove(at);
+            if self.random.percent(50) {
+                std::thread::spawn(move || drop(snapshot)).join().unwrap();
+            }
+        }
+    }
+
+    fn checkpoint(&mut self) {
+        self.db().checkpoint().unwrap();
+        let report = self.db().verify().unwrap();
+        assert!(report.errors.is_empty(), "{:?}", report.errors);
+        for table in self.free_tables() {
+            let expected = self.oracle.tables[table].entries();
+            let keyspace = self.handle(table);
+            for mode in [ReadMode::Latest, ReadMode::Buffered, ReadMode::Trie] {
+                let snapshot = self.db().snapshot_with(mode);
+                if self.random.percent(20) {
+                    check::all(&snapshot, &keyspace, &expected);
+                } else {
+                    check::some(
+                        &snapshot,
+                        &keyspace,
+                        &expected,
+                        &self.keys,
+                        &mut self.random,
+                    );
+                    let (digest, wanted) = (
+                        check::digest_of(&snapshot, &keyspace),
+                        self.oracle.tables[table].digests.last().unwrap().1,
+                    );
+                    assert_eq!(digest, wanted, "{mode} after a checkpoint");
+                }
+            }
+            let model = &mut self.oracle.tables[table];
+            model.seen_trie = model.digests.len() - 1;
+            model.seen_buffered = model.seen_trie;
+        }
+    }
+
+    fn new_name(&mut self) -> String {
+        self.names += 1;
+        format!("keyspace {}", self.names)
+    }
+
+    fn create(&mut self) {
+        if self.oracle.live().len() >= 6 {
+            return;
+        }
+        // Names come back after a drop.
+        let name = match self.oracle.tables.iter().find(|t| t.dropped) {
+            Some(gone) if self.random.percent(50) && self.oracle.find(&gone.name).is_none() => {
+                gone.name.clone()
+            }
+            _ => self.new_name(),
+        };
+        let keyspace = self.db().create_keyspace(&name).unwrap();
+        self.oracle.create(&name);
+        self.handles.push(Some(keyspace));
+    }
+
+    fn rename(&mut self) {
+        let Some(table) = self.some_live_table() else {
+            return;
+        };
+        let to = self.new_name();
+        let from = self.oracle.tables[table].name.clone();
+        self.db().rename_keyspace(&from, &to).unwrap();
+        self.oracle.tables[table].name = to.clone();
+        assert_eq!(self.handle(table).name(), to);
+        let gone = self.db().open_keyspace(&from);
+        assert!(matches!(gone, Err(Error::KeyspaceNotFound { .. })));
+    }
+
+    fn drop_one(&mut self) {
+        let free = self.free_tables();
+        if free.len() > 1 {
+            let table = *self.random.pick(&free);
+            self.drop_table(table);
+        }
+    }
+
+    fn drop_table(&mut self, table: usize) {
+        let name = self.oracle.tables[table].name.clone();
+        self.db().drop_keyspace(&name).unwrap();
+        self.oracle.drop_table(table);
+        let keyspace = self.handle(table);
+        let gone = self.db().get(&keyspace, b"a");
+        assert!(matches!(gone, Err(Error::KeyspaceGone { .. })));
+        assert!(self.db().begin(&[&keyspace]).is_err());
+    }
+
+    /// Closes, or ends the process of a simulated disk, and opens again.
+    fn reopen(&mut self) {
+        let open = self.open.take();
+        let dies = self.random.percent(70);
+        if let Place::Simulated(disk) = &self.place
+            && dies
+        {
+            // Background work goes on while the process dies; the open transaction dies with it.
+            let after = disk.process_crash(self.random.next());
+            disk.crash_now();
+            self.place = Place::Simulated(Arc::new(after));
+            drop(open);
+            self.snapshots.clear();
+            self.db = None;
+        } else {
+            if let Some(open) = open {
+                self.end(open);
+            }
+            self.snapshots.clear();
+            let db = self.db.take().unwrap();
+            if self.random.percent(50) {
+                db.close().unwrap();
+            } else {
+                drop(db);
+            }
+        }
+        self.start();
+        let db = self.db.clone().unwrap();
+        for table in self.oracle.live() {
+            let expected = self.oracle.tables[table].entries();
+            check::all(&db.snapshot(), &self.handle(table), &expected);
+            let model = &mut self.oracle.tables[table];
+            (model.seen_trie, model.seen_buffered) = (0, 0);
+        }
+        let report = db.verify().unwrap();
+        assert!(report.errors.is_empty(), "{:?}", report.errors);
+    }
+
+    /// At the end nothing is lost, and when everything is removed, nothing is left.
+    pub fn finish(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.end(open);
+        }
+        self.checkpoint();
+        while let Some((snapshot, step)) = self.snapshots.pop() {
+            for table in 0..self.oracle.tables.len() {
+                let model = &self.oracle.tables[table];
+                if let (Some(keyspace), true) = (&self.handles[table], model.exists_at(step)) {
+                    check::all(&snapshot, keyspace, &model.at(step));
+                }
+            }
+        }
+        let by_drop = self.random.percent(50);
+        for table in self.oracle.live() {
+            if by_drop {
+                self.drop_table(table);
+            } else {
+                let mut txn = self.db().begin(&[&self.handle(table)]).unwrap();
+                txn.remove_range(&self.handle(table), b"", None).unwrap();
+                txn.commit().unwrap();
+            }
+        }
+        self.db().checkpoint().unwrap();
+        let stats = self.db().stats().unwrap();
+        assert_eq!(stats.pending_bytes, 0, "{stats:?}");
+        assert!(stats.reachable_bytes <= 8 << 10, "{stats:?}");
+        // Superblocks, the page map and the catalog.
+        assert!(stats.file_bytes <= 64 << 10, "{stats:?}");
+        let report = self.db().verify().unwrap();
+        assert!(report.errors.is_empty(), "{:?}", report.errors);
+    }
+}
+
+fn some_range(keys: &Keys, random: &mut Random) -> (Key, Option<Key>) {
+    let (a, b) = (keys.draw(random), keys.draw(random));
+    match random.below(20) {
+        0 => (Key::from(&b""[..]), Some(b)),
+        1 => (a, None),
+        2 => (a, Some(b)),
+        _ => {
+            // Mostly short ones, or nothing would be left.
+            let mut end = [&a[..], &[random.next() as u8]].concat();
+            end.truncate(psitri::KEY_BYTES_MAX);
+            (a, Some(end.into()))
+        }
+    }
+}
