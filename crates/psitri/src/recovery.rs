@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     Options, Result,
-    buffer::Kind,
+    buffer::{BufferWriter, Kind},
     catalog::read_catalog,
     engine::{Engine, EngineKind, TreeState, buffer_error},
     error::Error,
@@ -36,6 +36,8 @@ use crate::{
 const DATA_FILE_NEW: &str = "data.new";
 /// Spare log segments kept for reuse.
 const WAL_SPARES_MAX: usize = 2;
+/// What an operation takes in the buffer beside its bytes in the log, at most about.
+const OP_BYTES_EXPECTED: u64 = 128;
 
 fn next_database_id() -> u64 {
     static NEXT: PlainAtomicU64 = PlainAtomicU64::new(1);
@@ -238,6 +240,8 @@ struct Recovery {
     table: Vec<Option<KeyspaceState>>,
     by_id: HashMap<u32, u32>,
     generations: Vec<Arc<Generation>>,
+    /// Writers of the newest generation by slot, kept from one operation to the next: each holds a piece of the arena.
+    writers: Vec<Option<BufferWriter>>,
     tree: TreeState,
     tree_version: u64,
     csn: u64,
@@ -264,6 +268,7 @@ impl Recovery {
             table: Vec::new(),
             by_id: HashMap::new(),
             generations: vec![Arc::new(Generation::new(1, &pool)?)],
+            writers: Vec::new(),
             tree: TreeState {
                 catalog,
                 catalog_csn: superblock.catalog_csn,
@@ -328,14 +333,23 @@ impl Recovery {
     fn apply(&mut self, pager: &Pager, record: &wal::Record<'_>) -> Result<()> {
         let damaged = |what: &str| Error::corrupted("log", record.lsn, what);
         self.csn = self.csn.max(record.csn);
-        if self.generations[0].bytes_used() >= self.buffer_bytes {
-            let next = Generation::new(self.generations[0].id + 1, &self.pool)?;
-            self.generations.insert(0, Arc::new(next));
+        // A transaction may have filled the address space of its generation: it fits if it does not begin behind others.
+        let expected = record.payload.len() as u64 + u64::from(record.op_count) * OP_BYTES_EXPECTED;
+        let newest = &self.generations[0];
+        if !newest.is_empty() && newest.bytes_used() + expected > self.buffer_bytes {
+            self.begin_generation()?;
         }
         for op in OpsIter::new(record.payload, record.op_count) {
             let op = op.map_err(|e| damaged(e.what))?;
             self.apply_op(pager, record, op)?;
         }
+        Ok(())
+    }
+
+    fn begin_generation(&mut self) -> Result<()> {
+        let next = Generation::new(self.generations[0].id + 1, &self.pool)?;
+        self.generations.insert(0, Arc::new(next));
+        self.writers.clear();
         Ok(())
     }
 
@@ -360,15 +374,13 @@ impl Recovery {
                     return Ok(());
                 }
                 let value = ValuePointer::decode(&pointer);
-                // Versions that were not durable are forgotten, their births are not: versions go on after them.
-                self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
                 let slot = self.by_id[&keyspace];
                 self.generations[0].large_values.lock().push((slot, value));
                 self.put(record, keyspace, key, Kind::Large, &value.encode())
             }
             Op::DeleteRange { keyspace, lo, hi } => {
-                if let Some(mut writer) = self.writer(record, keyspace)? {
+                if let Some(writer) = self.writer(record, keyspace)? {
                     let range = writer.add_range_tombstone(lo, hi);
                     writer.stamp_range_tombstone(&range, record.csn);
                 }
@@ -421,9 +433,7 @@ impl Recovery {
         pager.publish(self.tree_version, &changes);
         self.tree.dropped.push(id);
         // A keyspace that takes the slot must not see what this one left in the buffer.
-        let next = Generation::new(self.generations[0].id + 1, &self.pool)?;
-        self.generations.insert(0, Arc::new(next));
-        Ok(())
+        self.begin_generation()
     }
 
     /// (3): whether a keyspace exists and its tree does not hold the record yet.
@@ -437,14 +447,22 @@ impl Recovery {
         &mut self,
         record: &wal::Record<'_>,
         keyspace: u32,
-    ) -> Result<Option<crate::buffer::BufferWriter>> {
+    ) -> Result<Option<&mut BufferWriter>> {
         if !self.is_news(record, keyspace) {
             return Ok(None);
         }
         let generation = &self.generations[0];
         generation.note_commit(record.lsn.max(self.log_start));
-        let writer = generation.buffer_or_new(self.by_id[&keyspace], 0).writer();
-        Ok(Some(writer.expect("recovery has the only writer")))
+        let slot = self.by_id[&keyspace];
+        let index = slot as usize;
+        if self.writers.len() <= index {
+            self.writers.resize_with(index + 1, || None);
+        }
+        let writer = self.writers[index].get_or_insert_with(|| {
+            let writer = generation.buffer_or_new(slot, 0).writer();
+            writer.expect("recovery has the only writer")
+        });
+        Ok(Some(writer))
     }
 
     fn put(
@@ -457,7 +475,7 @@ impl Recovery {
     ) -> Result<()> {
         let reserve = self.reserve_bytes;
         let csn = record.csn;
-        if let Some(mut writer) = self.writer(record, keyspace)? {
+        if let Some(writer) = self.writer(record, keyspace)? {
             let floor = writer.watermark();
             let (_, outcome) = writer
                 .put(key, kind, payload, floor)
@@ -467,7 +485,9 @@ impl Recovery {
         Ok(())
     }
 
-    fn finish(self, of: EngineOf, pager: Pager, log: Option<Wal>) -> Engine {
+    fn finish(mut self, of: EngineOf, pager: Pager, log: Option<Wal>) -> Engine {
+        // Transactions want to write there.
+        self.writers.clear();
         let keyspaces = self
             .table
             .iter()
