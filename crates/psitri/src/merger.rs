@@ -288,7 +288,7 @@ fn merge_generation(engine: &Engine, generation: &Arc<Generation>, slots: &[u32]
     let state = engine.states.current();
     for &slot in slots {
         if let Some(buffer) = generation.buffer(slot) {
-            wait_visible(engine, buffer.stats().csn_last)?;
+            make_visible(engine, buffer.stats().csn_last)?;
         }
     }
     let threads = engine.options.merge_threads.min(slots.len()).max(1);
@@ -395,11 +395,13 @@ fn publish(engine: &Engine, generation: &Generation, slots: &[u32], merged: Merg
         .fetch_add(merged.entries, Ordering::Relaxed);
 }
 
-/// Waits until a commit is visible: those that wait for the disk are stamped before they are.
-fn wait_visible(engine: &Engine, csn: u64) -> Result<()> {
+/// Makes a commit visible that is stamped and waits for the disk. The merge flushes itself: the thread that logged the
+/// commit may be waiting for room, hence for this merge, before it flushes.
+fn make_visible(engine: &Engine, csn: u64) -> Result<()> {
     while engine.visible_csn.load(Ordering::Acquire) < csn {
         engine.check_writable()?;
-        std::thread::sleep(Duration::from_micros(100));
+        engine.flush_log()?;
+        std::thread::yield_now();
     }
     Ok(())
 }
