@@ -407,23 +407,26 @@ fn make_visible(engine: &Engine, csn: u64) -> Result<()> {
 }
 
 impl Engine {
-    /// Waits until the buffers hold nothing of these keyspaces. The caller holds their write locks, marked as writing to
-    /// no generation, or does not care about later writes.
+    /// Waits until the buffers hold nothing of these keyspaces and no merge is at work on them. The caller holds their
+    /// write locks, marked as writing to no generation.
     pub fn drain(&self, slots: &[u32]) -> Result<()> {
         self.drain_while(|state| {
-            let pending = |generation: &Generation, slot: u32| {
+            let pending = |generation: &Generation, slot: u32, even_empty: bool| {
                 let merged = state.keyspaces[slot as usize]
                     .as_ref()
                     .is_none_or(|k| k.generation_merged >= generation.id);
                 !merged
                     && generation
                         .buffer(slot)
-                        .is_some_and(|buffer| !buffer.is_empty())
+                        .is_some_and(|buffer| even_empty || !buffer.is_empty())
             };
-            let active = slots.iter().any(|&slot| pending(state.active(), slot));
+            let active = slots
+                .iter()
+                .any(|&slot| pending(state.active(), slot, false));
+            // The merge takes up empty buffers too, and publishes a root for them.
             let frozen = state.generations[1..]
                 .iter()
-                .any(|g| slots.iter().any(|&slot| pending(g, slot)));
+                .any(|g| slots.iter().any(|&slot| pending(g, slot, true)));
             (active, frozen)
         })
     }

@@ -59,6 +59,9 @@ pub(crate) fn merge<S: ChangeStream>(
     ranges: &[KeyRange],
     changes: &mut S,
 ) -> Result<Root> {
+    if ranges.is_empty() && changes.key().is_none() {
+        return Ok(root);
+    }
     let mut merger = Merger {
         sink,
         changes,
