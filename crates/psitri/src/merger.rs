@@ -159,13 +159,19 @@ pub(crate) fn union_push(union: &mut Vec<KeyRange>, lo: &[u8], hi: Option<&[u8]>
 pub(crate) fn run(engine: &Engine) {
     let mut seen = (0, 0);
     let mut since = Instant::now();
+    // The active generation when all frozen ones were found to be held back by open transactions.
+    let mut stuck_at = None;
     loop {
         {
             let mut signals = engine.signals.lock.lock();
             if signals.stopping {
                 return;
             }
-            if engine.states.current().generations.len() == 1 || signals.failure.is_some() {
+            let idle = {
+                let state = engine.states.current();
+                state.generations.len() == 1 || stuck_at == Some(state.active().id)
+            };
+            if idle || signals.failure.is_some() {
                 let pause = if signals.failure.is_some() {
                     RETRY
                 } else {
@@ -191,7 +197,9 @@ pub(crate) fn run(engine: &Engine) {
             since = Instant::now();
             idle(engine, now.0);
         }
+        let active = engine.states.current().active().id;
         let result = merge_all(engine);
+        stuck_at = matches!(result, Ok(false)).then_some(active);
         note(engine, result.map(drop));
     }
 }
