@@ -43,8 +43,9 @@ impl Engine {
         if self.in_memory {
             return Ok(());
         }
-        self.check_writable()?;
         let _one = self.checkpointing.lock();
+        // Under the lock: after a flush that failed for the one before, another proves nothing.
+        self.check_writable()?;
         let mut tree = self.tree.lock();
         let (version, table) = {
             let state = self.states.current();
@@ -76,13 +77,13 @@ impl Engine {
     }
 
     /// Publishes the roots of a transaction that is not in the log, durable before anybody sees them. The caller holds
-    /// `checkpointing` too. On an error nothing is published.
+    /// `checkpointing` too. On an error nothing is published, and what the transaction wrote is given back.
     pub fn publish_roots_durably(
         &self,
         tree: &mut MutexGuard<'_, TreeState>,
         commits: &mut MutexGuard<'_, Commits>,
         updates: &[RootUpdate],
-        changes: &Changes,
+        mut changes: Changes,
     ) -> Result<()> {
         let (version, table) = {
             let state = self.states.current();
@@ -94,28 +95,37 @@ impl Engine {
             apply_roots(&mut next, state.tree_version + 1, updates);
             (next.tree_version, next.keyspaces)
         };
-        self.pager.publish(version, changes);
-        let mut prepared = match self.prepare(tree, commits, version, &table) {
+        self.pager.publish(version, &changes);
+        let prepared = self.prepare(tree, commits, version, &table);
+        let result = prepared.and_then(|mut prepared| match self.write(&mut prepared) {
+            Ok(()) => Ok(prepared),
+            Err(error) => {
+                changes.append(std::mem::take(&mut prepared.catalog_changes));
+                tree.catalog = prepared.before;
+                tree.checkpoint_generation -= 1;
+                tree.dropped.append(&mut prepared.dropped);
+                Err(error)
+            }
+        });
+        let prepared = match result {
             Ok(prepared) => prepared,
             Err(error) => {
-                self.pager.unpublish(version, changes);
+                self.pager.unpublish(version, &changes);
+                // The superblock may be on disk for all we know: no other tree may have its version, nor die with what
+                // was written for it.
+                self.change_layers(|state| state.tree_version = version + 1);
+                self.reclaim(tree);
                 return Err(error);
             }
         };
-        if let Err(error) = self.write(&mut prepared) {
-            self.pager.unpublish(version, changes);
-            self.pager.discard(&prepared.catalog_changes.births);
-            tree.catalog = prepared.before;
-            tree.checkpoint_generation -= 1;
-            tree.dropped.append(&mut prepared.dropped);
-            return Err(error);
-        }
         self.change_layers(|state| {
             apply_roots(state, version, updates);
             state.keyspaces = Arc::new(cleaned(&state.keyspaces));
         });
         self.reclaim(tree);
-        self.after_checkpoint(prepared.record.wal_start_lsn)
+        // The commit is done, whatever becomes of the space that it made free: the next checkpoint tries again.
+        let _ = self.after_checkpoint(prepared.record.wal_start_lsn);
+        Ok(())
     }
 
     /// Writes the catalog and captures the page map as of `version`.

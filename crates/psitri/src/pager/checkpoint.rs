@@ -6,7 +6,8 @@
 //!
 //! # Invariants
 //! (1) The old pieces, table and superblock stay untouched until the new superblock is durable.
-//! (2) While a superblock is being written its tree version counts as pinned.
+//! (2) While a superblock is being written its tree version counts as pinned; if writing it failed, until the next one
+//!     is durable in the same slot.
 //! (3) The file is cut and punched only where nothing is held, under the lock that hands space out.
 
 use super::{Extent, PageMap, Pager, SUPERBLOCK_PAGES, Superblock, page_map::CHUNK_PAGES};
@@ -66,11 +67,15 @@ impl Pager {
     /// Writes the captured map and a superblock, each durable in turn.
     pub fn write_checkpoint(&self, captured: &Captured, record: &CheckpointRecord) -> Result<()> {
         let mut fresh = Vec::new();
-        let result = self.try_checkpoint(captured, record, &mut fresh);
+        let mut doubtful = false;
+        let result = self.try_checkpoint(captured, record, &mut fresh, &mut doubtful);
         let mut space = self.space.lock();
         space.in_flight_version = None;
         match result {
             Ok((pieces, table)) => {
+                // The slot of the one that failed was written again.
+                space.doubtful_versions.clear();
+                let doubtful = std::mem::take(&mut space.doubtful_pages);
                 let old = std::mem::replace(&mut space.pieces, pieces);
                 let mut obsolete: Vec<Extent> =
                     space.map_table.replace(table).into_iter().collect();
@@ -83,7 +88,7 @@ impl Pager {
                         obsolete.push(map_page(piece.page));
                     }
                 }
-                for extent in obsolete {
+                for extent in obsolete.into_iter().chain(doubtful) {
                     space.map.release(extent);
                 }
                 space.durable_version = captured.version;
@@ -92,6 +97,10 @@ impl Pager {
                 Ok(())
             }
             Err(error) => {
+                if doubtful {
+                    space.doubtful_versions.push(captured.version);
+                    space.doubtful_pages.append(&mut fresh);
+                }
                 for extent in fresh {
                     space.map.release(extent);
                 }
@@ -113,6 +122,7 @@ impl Pager {
         captured: &Captured,
         record: &CheckpointRecord,
         fresh: &mut Vec<Extent>,
+        doubtful: &mut bool,
     ) -> Result<(Vec<Piece>, Extent)> {
         let mut pieces = self.space.lock().pieces.clone();
         for (index, bytes) in &captured.dirty {
@@ -157,6 +167,7 @@ impl Pager {
             wal_start_lsn: record.wal_start_lsn,
             wal_durable_lsn: record.wal_durable_lsn,
         };
+        *doubtful = true;
         self.file
             .write_at(&superblock.encode(), Superblock::offset(record.generation))?;
         self.data_sync.sync()?;
@@ -190,10 +201,13 @@ impl Pager {
     pub fn give_back(&self, min_pages: usize) -> Result<()> {
         {
             let mut space = self.space.lock();
-            let before = space.map.page_end();
-            let end = space.map.cut_tail();
-            if end < before {
-                self.file.set_len(end * PAGE_BYTES as u64)?;
+            // A superblock that is being written says how long the file is.
+            if space.in_flight_version.is_none() {
+                let before = space.map.page_end();
+                let end = space.map.cut_tail();
+                if end < before {
+                    self.file.set_len(end * PAGE_BYTES as u64)?;
+                }
             }
         }
         let runs = self.space.lock().map.take_unpunched(min_pages);
@@ -202,6 +216,10 @@ impl Pager {
             if result.is_ok() {
                 let (offset, len) = (page * PAGE_BYTES as u64, count * PAGE_BYTES as u64);
                 result = self.file.punch_hole(offset, len);
+                // Where holes cannot be made the space is only used again.
+                if result.as_ref().is_err_and(|error| error.is_unsupported()) {
+                    result = Ok(());
+                }
             }
             self.space.lock().map.punched(page, count);
         }

@@ -8,7 +8,7 @@
 //! (1) No store ever goes through the mapping, which is `PROT_READ`.
 //! (2) A byte that a reader can reach does not change while it can be reached: pages are written while only their
 //!     writer knows of them, and written again only when no pinned tree version, no durable superblock and no superblock
-//!     in flight reaches a node in them (`reclaim`).
+//!     in flight, or of unknown fate, reaches a node in them (`reclaim`).
 //! (3) A node dead since version `d` and born at version `b` is reachable from version `v` if and only if `b <= v < d`.
 //! (4) A node that this process did not write is checked, checksum and structure, before its first use.
 //!     What the log may name is kept longer: until the durable superblock covers its death, as replay reads it before.
@@ -59,6 +59,9 @@ struct Space {
     /// Tree version of the superblock on disk, and of the one being written.
     durable_version: u64,
     in_flight_version: Option<u64>,
+    /// Tree versions, and pages of the stored map, of superblocks whose writing failed: one may be on disk nevertheless.
+    doubtful_versions: Vec<u64>,
+    doubtful_pages: Vec<Extent>,
     map_table: Option<Extent>,
     /// Location and checksum of each stored piece of the map.
     pieces: Vec<checkpoint::Piece>,
@@ -122,6 +125,8 @@ impl Pager {
                 pending: Vec::new(),
                 durable_version: tree_version,
                 in_flight_version: None,
+                doubtful_versions: Vec::new(),
+                doubtful_pages: Vec::new(),
                 map_table: None,
                 pieces: Vec::new(),
             }),
@@ -300,15 +305,20 @@ impl Pager {
         }
     }
 
-    /// Takes back a `publish` of a version that nobody saw.
+    /// Takes back the `publish` of a version that nobody saw, all of it. What was written for it is free as soon as no
+    /// superblock on disk can refer to it.
     pub fn unpublish(&self, version: u64, changes: &Changes) {
         let mut space = self.space.lock();
-        for &extent in changes.births.iter().chain(&changes.adopted) {
-            space.map.died(extent);
-        }
         space.pending.retain(|dead| dead.death != version);
         for &extent in &changes.deaths {
             space.map.born(extent);
+        }
+        for &extent in changes.births.iter().chain(&changes.adopted) {
+            space.map.died(extent);
+            space.pending.push(Pending {
+                extent,
+                death: version + 1,
+            });
         }
     }
 
@@ -341,6 +351,7 @@ impl Pager {
         let mut pins = pins.to_vec();
         pins.push(space.durable_version);
         pins.extend(space.in_flight_version);
+        pins.extend(&space.doubtful_versions);
         pins.sort_unstable();
         pins.dedup();
         let map = &mut space.map;

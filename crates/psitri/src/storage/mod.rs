@@ -127,6 +127,16 @@ impl StorageError {
         }
     }
 
+    /// True when the file system cannot do what was asked at all.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        let StorageError::Io { source, .. } = self else {
+            return false;
+        };
+        source.kind() == io::ErrorKind::Unsupported
+            || source.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())
+    }
+
     /// True when the cause is a full disk or quota: the caller may free space and try again.
     #[must_use]
     pub fn is_out_of_space(&self) -> bool {

@@ -199,7 +199,7 @@ impl WriteTxn {
                 .changes,
         );
         let result = if checkpointing.is_some() {
-            engine.publish_roots_durably(&mut tree, &mut commits, &updates, &changes)
+            engine.publish_roots_durably(&mut tree, &mut commits, &updates, changes)
         } else {
             engine.publish_roots(&mut tree, &updates, &changes);
             Ok(())
