@@ -79,7 +79,7 @@ fn leaf(shape: Shape) -> (Vec<u8>, Entries) {
         .pop_full()
         .map(|image| (image.bytes.to_vec(), image.count as usize));
     let (bytes, count) = image.unwrap_or_else(|| {
-        let image = packer.pop_last().expect("there are entries");
+        let image = packer.pop_last(false).expect("there are entries");
         (image.bytes.to_vec(), image.count as usize)
     });
     entries.truncate(count);
@@ -197,7 +197,7 @@ fn repack_leaf(bencher: Bencher, shape: Shape) {
                 ControlFlow::Continue(())
             });
             let mut written = 0;
-            while let Some(image) = packer.pop_last() {
+            while let Some(image) = packer.pop_last(false) {
                 written += black_box(image.bytes).len();
             }
             written
@@ -215,7 +215,7 @@ fn repack_range(bencher: Bencher, shape: Shape) {
         .bench_local(|| {
             packer.push_range(black_box(&leaf), 0..usize::MAX);
             let mut written = 0;
-            while let Some(image) = packer.pop_last() {
+            while let Some(image) = packer.pop_last(false) {
                 written += black_box(image.bytes).len();
             }
             written
@@ -237,7 +237,7 @@ fn pack_entries(bencher: Bencher, shape: Shape) {
                     written += black_box(image.bytes).len();
                 }
             }
-            while let Some(image) = packer.pop_last() {
+            while let Some(image) = packer.pop_last(false) {
                 written += black_box(image.bytes).len();
             }
             written

@@ -270,7 +270,7 @@ impl Engine {
         if self.in_memory {
             self.pager.set_durable(version);
         }
-        self.reclaim(tree);
+        self.reclaim_sometimes(tree);
     }
 
     /// Frees what nobody can reach any more. `_tree` is the held lock (invariant 3).
@@ -279,6 +279,15 @@ impl Engine {
         let retired = self.states.reclaim(|state| pins.push(state.tree_version));
         self.pager.reclaim(&pins);
         drop(retired);
+    }
+
+    /// Frees states that nobody can reach any more, and space when enough has died to make a look at it worth while.
+    fn reclaim_sometimes(&self, tree: &mut MutexGuard<'_, TreeState>) {
+        if self.pager.is_reclaim_due() {
+            self.reclaim(tree);
+        } else {
+            drop(self.states.reclaim(|_| ()));
+        }
     }
 
     /// Freezes the active generation if it is still `generation` and holds anything.

@@ -65,7 +65,7 @@ fn exercise(bytes: &[u8], probes: &[Vec<u8>]) {
         if validate_deep(bytes).is_ok() {
             let mut packer = LeafPacker::new();
             packer.push_range(&leaf, 0..usize::MAX);
-            while let Some(image) = packer.pop_last() {
+            while let Some(image) = packer.pop_last(false) {
                 validate(image.bytes).unwrap();
             }
         }
@@ -122,7 +122,7 @@ fn leaf_image(shape: u8, n: u64) -> Vec<u8> {
         }
     }
     packer
-        .pop_last()
+        .pop_last(false)
         .map(|image| image.bytes.to_vec())
         .unwrap_or_default()
 }

@@ -38,7 +38,7 @@ fn pack(model: &Model, eager: bool) -> Vec<Vec<u8>> {
             }
         }
     }
-    while let Some(image) = packer.pop_last() {
+    while let Some(image) = packer.pop_last(false) {
         images.push(image.bytes.to_vec());
     }
     assert!(packer.is_empty() && packer.pending_bytes() == 0);
@@ -114,7 +114,7 @@ fn check_leaf(bytes: &mut [u8], entries: &[(&Vec<u8>, &Value)], probes: &[Vec<u8
     let mut packer = LeafPacker::new();
     packer.push_range(&leaf, 0..start);
     packer.push_range(&leaf, start..usize::MAX);
-    let again = packer.pop_last().unwrap();
+    let again = packer.pop_last(false).unwrap();
     assert_eq!(again.bytes[24..], bytes[24..]);
     let mut seen = 0;
     let _ = leaf.for_each(0..usize::MAX, &mut key_buffer, |key, value| {
@@ -271,7 +271,7 @@ fn the_last_two_leaves_are_balanced() {
         packer.push(&(i * 3).to_be_bytes(), Stored::Inline(&[7; 12]));
     }
     let mut counts = Vec::new();
-    while let Some(image) = packer.pop_last() {
+    while let Some(image) = packer.pop_last(false) {
         counts.push(image.count);
         assert!(image.first_key < image.last_key);
     }

@@ -67,7 +67,7 @@ pub enum LeafEncoding {
 /// let mut packer = LeafPacker::new();
 /// packer.push(b"apple", Stored::Inline(b"red"));
 /// packer.push(b"plum", Stored::Inline(b"blue"));
-/// let image = packer.pop_last().unwrap();
+/// let image = packer.pop_last(false).unwrap();
 /// let leaf = Leaf::open(image.bytes).unwrap();
 /// assert_eq!(leaf.get(b"plum"), Some(Stored::Inline(b"blue")));
 /// assert_eq!(leaf.lower_bound(b"b"), 1);

@@ -20,7 +20,7 @@ use std::ops::{ControlFlow, Range};
 /// let mut packer = LeafPacker::new();
 /// packer.push(b"a", Stored::Inline(b"1"));
 /// packer.push(b"b", Stored::Inline(b"2"));
-/// let image = packer.pop_last().unwrap();
+/// let image = packer.pop_last(false).unwrap();
 /// let leaf = Leaf::open(image.bytes).unwrap();
 /// let mut cursor = LeafCursor::new(leaf, 1..2);
 /// assert_eq!(cursor.next(), Some((&b"b"[..], Stored::Inline(b"2"))));

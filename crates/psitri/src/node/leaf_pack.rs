@@ -213,9 +213,17 @@ impl LeafPacker {
     }
 
     /// At the end of the input: the next of the remaining leaves. After `None` the packer is empty and may be used again.
-    pub fn pop_last(&mut self) -> Option<LeafImage<'_>> {
+    ///
+    /// A last leaf that would be less than half full shares with the one before, but not if keys are being `appended`: then
+    /// the leaf before stays full and the last one is filled by what comes next.
+    pub fn pop_last(&mut self, appended: bool) -> Option<LeafImage<'_>> {
         if self.current.count > 0 && self.closed.len() < 2 {
-            self.finish_current();
+            if appended {
+                let current = std::mem::take(&mut self.current);
+                self.closed.push_back(current);
+            } else {
+                self.finish_current();
+            }
         }
         if self.closed.is_empty() {
             if self.current.count == 0 {
@@ -244,6 +252,12 @@ impl LeafPacker {
 
     fn image_bytes(&self, run: &Run) -> usize {
         run.plan(&self.entries, &self.arena).image_bytes()
+    }
+
+    /// Key of the entry pushed last, while it is held.
+    pub fn last_key(&self) -> Option<&[u8]> {
+        let held = self.entries.get(self.head..)?;
+        Some(held.last()?.key(&self.arena))
     }
 
     /// Entries held.

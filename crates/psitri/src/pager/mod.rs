@@ -45,6 +45,9 @@ pub(crate) use superblock::{FORMAT_VERSION, SlotError, Superblock};
 /// Name of the data file in the database directory.
 pub(crate) const DATA_FILE: &str = "data";
 
+/// Dead extents that are worth a look.
+const RECLAIM_EXTENTS_MIN: usize = 256;
+
 /// A dead extent that something may still reach.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
@@ -56,6 +59,8 @@ struct Pending {
 struct Space {
     map: PageMap,
     pending: Vec<Pending>,
+    /// Number of pending extents from which a look at them is worth while.
+    reclaim_at: usize,
     /// Tree version of the superblock on disk, and of the one being written.
     durable_version: u64,
     in_flight_version: Option<u64>,
@@ -123,6 +128,7 @@ impl Pager {
             space: Mutex::new(Space {
                 map,
                 pending: Vec::new(),
+                reclaim_at: RECLAIM_EXTENTS_MIN,
                 durable_version: tree_version,
                 in_flight_version: None,
                 doubtful_versions: Vec::new(),
@@ -364,6 +370,13 @@ impl Pager {
             }
             pinned
         });
+        space.reclaim_at = space.pending.len() * 2 + RECLAIM_EXTENTS_MIN;
+    }
+
+    /// Whether twice as much has died as the last look left over.
+    pub fn is_reclaim_due(&self) -> bool {
+        let space = self.space.lock();
+        space.pending.len() >= space.reclaim_at
     }
 
     pub fn written_bytes(&self) -> u64 {

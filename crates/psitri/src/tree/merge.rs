@@ -8,7 +8,8 @@
 //! # Invariants
 //! (1) What the packers of levels `0..=l` hold precedes, in key order, what is pushed next; before a subtree of level `l`
 //!     is attached, the packers of levels `0..=l` are empty.
-//! (2) A packer that would leave a node less than half full takes in the next neighbour instead, once.
+//! (2) A packer that would leave a node less than half full takes in the next neighbour instead, once. Where keys are
+//!     appended, a small last leaf stays: the next keys will fill it.
 //! (3) Old nodes that are taken apart, and out-of-line values that are replaced, are counted as dead, exactly once.
 //!
 //! # Failure modes
@@ -69,6 +70,8 @@ pub(crate) fn merge<S: ChangeStream>(
         leaves: LeafPacker::new(),
         lower: Vec::new(),
         last_key: None,
+        appending: false,
+        sequential: false,
         inners: Vec::new(),
         scratch: Vec::new(),
         key_buffer: Vec::new(),
@@ -97,6 +100,10 @@ struct Merger<'m, 'p, S> {
     lower: Vec<u8>,
     /// Last key of the leaf emitted before what the packer holds, if that leaf came from the same run.
     last_key: Option<Vec<u8>>,
+    /// The packer's newest entry is new and came after all old ones of its leaf: keys are being appended.
+    appending: bool,
+    /// The packer's newest entry is a change whose key follows the one before it like the next of a sequence.
+    sequential: bool,
     /// Packers of levels 1, 2, ...
     inners: Vec<Level>,
     scratch: Vec<u8>,
@@ -240,7 +247,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
 
     fn is_underfull(&self, level: u8) -> bool {
         match level {
-            0 => self.leaves.pending_bytes() < NODE_BYTES_SOFT_MAX / 2,
+            0 => !self.appending && self.leaves.pending_bytes() < NODE_BYTES_SOFT_MAX / 2,
             _ => self.inners[usize::from(level) - 1].packer.pending_len() < 16,
         }
     }
@@ -308,6 +315,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         self.begin_run(lower);
         let mut entries =
             LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
+        let mut entry_index = 0;
         while let Some((key, stored)) = entries.next() {
             let mut replaced = false;
             while let Some(change_key) = self.changes.key() {
@@ -326,11 +334,35 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
                     self.sink.kill_value(&pointer);
                 }
             } else {
+                if self.sequential {
+                    self.cut_behind_sequence(leaf, leaf.len() - entry_index, key)?;
+                }
                 self.push_entry(key, stored)?;
             }
+            entry_index += 1;
         }
         self.key_buffer = entries.into_buffer();
         self.insert_below(upper)
+    }
+
+    /// A sequence that grows in the middle of a leaf: if the leaf must be split, it is split behind the sequence, so that the
+    /// left part stays full and the sequence goes on at the end of a leaf. `key` is the next old key.
+    fn cut_behind_sequence(&mut self, leaf: Leaf<'_>, left: usize, key: &[u8]) -> Result<()> {
+        self.sequential = false;
+        let left_bytes = left * NODE_BYTES_SOFT_MAX / leaf.len().max(1);
+        // The left part alone may have a denser encoding than the whole: it is cut a little early rather than too late.
+        if self.leaves.pending_bytes() + left_bytes <= NODE_BYTES_SOFT_MAX / 4 * 3 {
+            return Ok(());
+        }
+        let Some(last) = self.leaves.last_key() else {
+            return Ok(());
+        };
+        let mut separator = Vec::new();
+        shortest_separator(last, key, &mut separator);
+        self.appending = true;
+        self.flush_level(0)?;
+        self.begin_run(&separator);
+        Ok(())
     }
 
     /// Pushes a leaf's entries as they are.
@@ -351,12 +383,14 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             self.lower.clear();
             self.lower.extend_from_slice(lower);
             self.last_key = None;
+            self.appending = false;
         }
     }
 
     /// Applies the changes below `upper` where the tree has no entries left.
     fn insert_below(&mut self, upper: Option<&[u8]>) -> Result<()> {
         while self.has_change(upper) {
+            self.appending = !matches!(self.changes.change(), Change::Delete);
             self.take_change()?;
         }
         Ok(())
@@ -375,7 +409,12 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             }
             Change::Put(value) => Some(Stored::Inline(value)),
         };
+        self.sequential = false;
         if let (Some(stored), Some(key)) = (stored, self.changes.key()) {
+            self.sequential = self
+                .leaves
+                .last_key()
+                .is_some_and(|last| is_next(last, key));
             self.leaves.push(key, stored);
             self.emit_full_leaves()?;
         }
@@ -383,6 +422,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     }
 
     fn push_entry(&mut self, key: &[u8], stored: Stored<'_>) -> Result<()> {
+        self.appending = false;
         self.leaves.push(key, stored);
         self.emit_full_leaves()
     }
@@ -400,7 +440,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     /// Empties the packer of a level into the level above.
     fn flush_level(&mut self, level: u8) -> Result<()> {
         if level == 0 {
-            while let Some(image) = self.leaves.pop_last() {
+            while let Some(image) = self.leaves.pop_last(self.appending) {
                 let leaf = place_leaf(self.sink, &mut self.lower, &mut self.last_key, image)?;
                 let separator = std::mem::take(&mut self.lower);
                 self.push_child(1, &separator, leaf)?;
@@ -466,6 +506,17 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             level += 1;
         }
     }
+}
+
+/// Whether `key` looks like the next of a sequence of numbers: as long as `last`, equal but for at most the last 8 bytes, and
+/// those greater by little.
+fn is_next(last: &[u8], key: &[u8]) -> bool {
+    const STEP_MAX: u64 = 256;
+    let tail_at = key.len().saturating_sub(8);
+    let number = |tail: &[u8]| tail.iter().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
+    last.len() == key.len()
+        && last[..tail_at] == key[..tail_at]
+        && number(&key[tail_at..]).wrapping_sub(number(&last[tail_at..])) <= STEP_MAX
 }
 
 /// Writes a leaf. Leaves its separator in `lower` and its last key in `last_key`.
