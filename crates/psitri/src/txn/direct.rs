@@ -214,14 +214,6 @@ impl WriteTxn {
             part.guard.touched.clear();
         }
         self.parts[0].guard.ops = ops;
-        if result.is_err() {
-            // Nobody saw the new roots: what was written for them is given back.
-            self.private
-                .as_mut()
-                .expect("the transaction is direct")
-                .changes = changes;
-            self.undo_to(None);
-        }
         self.leave();
         result
     }
