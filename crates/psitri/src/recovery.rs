@@ -374,10 +374,12 @@ impl Recovery {
                     return Ok(());
                 }
                 let value = ValuePointer::decode(&pointer);
+                // Versions that were not durable are forgotten, their births are not: versions go on after them.
+                self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
                 let slot = self.by_id[&keyspace];
                 self.generations[0].large_values.lock().push((slot, value));
-                self.put(record, keyspace, key, Kind::Large, &value.encode())
+                self.put(record, keyspace, key, Kind::Large, &pointer)
             }
             Op::DeleteRange { keyspace, lo, hi } => {
                 if let Some(writer) = self.writer(record, keyspace)? {
