@@ -201,10 +201,9 @@ impl Database {
         let (slot, active) = {
             let state = engine.states.current();
             let active = state.active().id;
-            let reusable = tree
-                .free_slots
-                .iter()
-                .position(|&(_, dropped_in)| dropped_in < active);
+            let reusable = tree.free_slots.iter().position(|&(slot, dropped_in)| {
+                dropped_in < active || state.active().buffer(slot).is_none()
+            });
             let slot = reusable.map_or(state.keyspaces.len() as u32, |index| {
                 tree.free_slots[index].0
             });

@@ -288,11 +288,18 @@ impl Recovery {
     }
 
     fn add_keyspace(&mut self, id: u32, name: &str, root: Root, csn_merged: u64) -> Result<()> {
+        // A keyspace must not see what a dropped one left in the buffer of its slot.
+        let newest = &self.generations[0];
         let slot = self
             .table
             .iter()
-            .position(Option::is_none)
+            .enumerate()
+            .position(|(slot, taken)| taken.is_none() && newest.buffer(slot as u32).is_none())
             .unwrap_or(self.table.len());
+        if slot >= KEYSPACES_MAX && self.table.iter().any(Option::is_none) && !newest.is_empty() {
+            self.begin_generation()?;
+            return self.add_keyspace(id, name, root, csn_merged);
+        }
         if slot >= KEYSPACES_MAX {
             return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
         }
@@ -374,10 +381,12 @@ impl Recovery {
                     return Ok(());
                 }
                 let value = ValuePointer::decode(&pointer);
+                // Versions that were not durable are forgotten, their births are not: versions go on after them.
+                self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
                 let slot = self.by_id[&keyspace];
                 self.generations[0].large_values.lock().push((slot, value));
-                self.put(record, keyspace, key, Kind::Large, &value.encode())
+                self.put(record, keyspace, key, Kind::Large, &pointer)
             }
             Op::DeleteRange { keyspace, lo, hi } => {
                 if let Some(writer) = self.writer(record, keyspace)? {
@@ -421,7 +430,7 @@ impl Recovery {
         }
     }
 
-    /// Frees the tree of a dropped keyspace. Its slot stays empty in this run of recovery only if nothing was buffered.
+    /// Frees the tree of a dropped keyspace.
     fn drop_keyspace(&mut self, pager: &Pager, id: u32, slot: u32) -> Result<()> {
         let keyspace = self.table[slot as usize]
             .take()
@@ -432,8 +441,7 @@ impl Recovery {
         self.tree_version += 1;
         pager.publish(self.tree_version, &changes);
         self.tree.dropped.push(id);
-        // A keyspace that takes the slot must not see what this one left in the buffer.
-        self.begin_generation()
+        Ok(())
     }
 
     /// (3): whether a keyspace exists and its tree does not hold the record yet.
@@ -488,6 +496,9 @@ impl Recovery {
     fn finish(mut self, of: EngineOf, pager: Pager, log: Option<Wal>) -> Engine {
         // Transactions want to write there.
         self.writers.clear();
+        let active = self.generations[0].id;
+        let free = self.table.iter().enumerate().filter(|(_, k)| k.is_none());
+        self.tree.free_slots = free.map(|(slot, _)| (slot as u32, active)).collect();
         let keyspaces = self
             .table
             .iter()

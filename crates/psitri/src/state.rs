@@ -10,7 +10,7 @@
 //!     holds what older ones held.
 //! (3) Within one keyspace every commit in a newer generation has a greater CSN than any in an older one, as a
 //!     transaction takes the active generation when it already holds the keyspace's write lock.
-//! (4) A slot is used again only by a keyspace created after the generation that was active at the drop was frozen.
+//! (4) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
 
 use std::sync::OnceLock;
 

@@ -239,38 +239,3 @@ fn a_direct_transaction_does_not_begin_under_the_merge() {
         });
     });
 }
-
-/// An open transaction keeps a frozen buffer from being merged; the merge thread must sleep meanwhile.
-#[cfg(target_os = "linux")]
-#[test]
-fn an_open_transaction_costs_no_processor_time() {
-    fn merge_thread_ticks() -> u64 {
-        std::fs::read_dir("/proc/self/task")
-            .unwrap()
-            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok())
-            .filter(|stat| stat.contains("(psitri-merge)"))
-            .map(|stat| {
-                let fields: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-                fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-            })
-            .max()
-            .unwrap_or(0)
-    }
-    within_time(|| {
-        let db = Database::open_on(Arc::new(SimStorage::new(2)), options()).unwrap();
-        let (a, b) = (db.keyspace("a").unwrap(), db.keyspace("b").unwrap());
-        put(&db, &a, b"key", b"value");
-        let mut open_txn = db.begin(&[&a]).unwrap();
-        open_txn.upsert(&a, b"key", b"other").unwrap();
-        put(&db, &b, b"key", b"value");
-        db.begin_direct(&[&b]).unwrap().abort();
-        let before = merge_thread_ticks();
-        std::thread::sleep(Duration::from_millis(1500));
-        // A tick is 10 ms. Tests beside this one have merge threads too, which do something.
-        let used = merge_thread_ticks() - before;
-        assert!(used < 60, "{used} ticks of 150");
-        open_txn.commit().unwrap();
-        db.checkpoint().unwrap();
-        assert_eq!(db.get(&a, b"key").unwrap().as_deref(), Some(&b"other"[..]));
-    });
-}
