@@ -223,11 +223,7 @@ impl Pager {
             }
             self.space.lock().map.punched(page, count);
         }
-        match result {
-            // The space stays with the file, and is used again.
-            Err(error) if error.is_unsupported() => Ok(()),
-            result => Ok(result?),
-        }
+        Ok(result?)
     }
 
     /// Reads the map of a checkpoint back.

@@ -151,12 +151,6 @@ impl StorageError {
         }
     }
 
-    /// Whether the file system does not know the operation.
-    #[must_use]
-    pub fn is_unsupported(&self) -> bool {
-        matches!(self, StorageError::Io { source, .. } if source.kind() == io::ErrorKind::Unsupported)
-    }
-
     /// Whether a flush failed, for whatever reason: what is on the disk is unknown then (3).
     #[must_use]
     pub fn is_failed_flush(&self) -> bool {
