@@ -205,7 +205,7 @@ impl Engine {
             .pager
             .write_checkpoint(&prepared.captured, &prepared.record);
         if let Err(error) = &result
-            && !is_out_of_space(error)
+            && !is_harmless(error)
         {
             self.poison(error);
         }
@@ -325,6 +325,7 @@ fn soiled(table: &KeyspaceTable) -> KeyspaceTable {
     table
 }
 
-fn is_out_of_space(error: &Error) -> bool {
-    matches!(error, Error::Storage(source) if source.is_out_of_space())
+/// No space for pages: nothing refers to what was written. A flush out of space is as bad as any that failed.
+fn is_harmless(error: &Error) -> bool {
+    matches!(error, Error::Storage(source) if source.is_out_of_space() && !source.is_failed_flush())
 }

@@ -395,6 +395,10 @@ impl<'a> Cursor<'a> {
     /// # Ok(()) }
     /// ```
     #[inline]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it can fail, and lends what it finds"
+    )]
     pub fn next(&mut self) -> Result<bool> {
         if self.at == At::Tree && self.forward {
             let (leaf, index) = self.tree.leaf().expect("the position is in the tree");

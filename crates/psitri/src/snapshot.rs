@@ -79,11 +79,11 @@ impl Snapshot {
             .pin
             .as_ref()
             .expect("a snapshot has its pin until it is dropped");
-        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         #[expect(
             unsafe_code,
             reason = "the pin and its registry live together in this structure"
         )]
+        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         unsafe {
             pin.get()
         }
@@ -239,12 +239,12 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         if let Some(pin) = self.pin.take() {
-            // SAFETY: the registry lives in the engine, which `self.db` keeps alive; what was borrowed from the snapshot is
-            // gone.
             #[expect(
                 unsafe_code,
                 reason = "the pin and its registry live together in this structure"
             )]
+            // SAFETY: the registry lives in the engine, which `self.db` keeps alive; what was borrowed from the snapshot is
+            // gone.
             unsafe {
                 pin.release();
             }

@@ -147,7 +147,7 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
-        self.buffers = Box::new([const { OnceLock::new() }; TABLE_WIDTH]);
+        *self.buffers = [const { OnceLock::new() }; TABLE_WIDTH];
         if let Some(arena) = self
             .arena
             .take()

@@ -334,7 +334,7 @@ pub(super) use model::Memory;
 #[cfg(loom)]
 mod model {
     use super::{AtomicU32, BufferError};
-    use crate::sync::AtomicU64;
+    use crate::sync::{AtomicU64, Ordering};
     use std::cell::UnsafeCell;
     use std::collections::HashMap;
     use std::sync::Mutex;

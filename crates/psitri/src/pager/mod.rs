@@ -122,7 +122,7 @@ impl Pager {
             data_sync: Arc::new(DataSync::new(Arc::clone(&file))),
             file,
             base: AtomicPtr::new(read_map.as_ptr().cast_mut()),
-            mapped_bytes: AtomicU64::new(read_map.len() as u64),
+            mapped_bytes: AtomicU64::new(read_map.len()),
             maps: Mutex::new(vec![read_map]),
             checked,
             space: Mutex::new(Space {
@@ -147,7 +147,7 @@ impl Pager {
         if self.pinned_cache_bytes > 0 {
             let maps = self.maps.lock();
             let map = maps.last().expect("a pager has a mapping");
-            map.lock(0, self.pinned_cache_bytes.min(map.len() as u64))?;
+            map.lock(0, self.pinned_cache_bytes.min(map.len()))?;
         }
         Ok(())
     }
@@ -288,7 +288,7 @@ impl Pager {
         if needed > self.mapped_bytes.load(Ordering::Relaxed) {
             let map = self.file.map_read(needed * 2)?;
             self.base.store(map.as_ptr().cast_mut(), Ordering::Release);
-            self.mapped_bytes.store(map.len() as u64, Ordering::Relaxed);
+            self.mapped_bytes.store(map.len(), Ordering::Relaxed);
             self.maps.lock().push(map);
             self.lock_cache()?;
         }

@@ -150,6 +150,18 @@ impl StorageError {
             _ => false,
         }
     }
+
+    /// Whether a flush failed, for whatever reason: what is on the disk is unknown then (3).
+    #[must_use]
+    pub fn is_failed_flush(&self) -> bool {
+        matches!(
+            self,
+            StorageError::Io {
+                operation: "sync_data" | "sync_dir",
+                ..
+            }
+        )
+    }
 }
 
 /// Holds the directory's lock until dropped.

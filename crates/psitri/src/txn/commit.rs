@@ -36,11 +36,11 @@ impl WriteTxn {
         }
         let (parts, large_values) = (&mut self.parts, &mut self.large_values);
         let pin = self.pin.as_ref().expect("a transaction has a pin");
-        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         #[expect(
             unsafe_code,
             reason = "the pin and its registry live together in this structure"
         )]
+        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         let generation = unsafe { pin.get() }.active();
         let mut commits = engine.commits.lock();
         let logged = engine.log_commit(

@@ -128,8 +128,8 @@ impl WriteTxn {
                 .as_ref()
                 .expect("an open part has a writer")
                 .buffer();
-            // SAFETY: this transaction holds the write lock, and nothing is written while the merge reads.
             #[expect(unsafe_code, reason = "contract of cursor_own")]
+            // SAFETY: this transaction holds the write lock, and nothing is written while the merge reads.
             let cursor = unsafe { buffer.cursor_own() };
             let own = OwnChanges::new(cursor, &mut adopted);
             roots.push(merge_buffer(&mut sink, part.root, buffer, own)?.0);

@@ -166,11 +166,11 @@ impl WriteTxn {
         self.unpin();
         self.csn = csn;
         let state = self.pin.insert(pin);
-        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         #[expect(
             unsafe_code,
             reason = "the pin and its registry live together in this structure"
         )]
+        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         let state = unsafe { state.get() };
         for part in &mut self.parts {
             let keyspace = state
@@ -184,12 +184,12 @@ impl WriteTxn {
 
     fn unpin(&mut self) {
         if let Some(pin) = self.pin.take() {
-            // SAFETY: the registry lives in the engine, which `self.db` keeps alive; nothing borrowed from the state
-            // outlives a call that takes `&mut self`.
             #[expect(
                 unsafe_code,
                 reason = "the pin and its registry live together in this structure"
             )]
+            // SAFETY: the registry lives in the engine, which `self.db` keeps alive; nothing borrowed from the state
+            // outlives a call that takes `&mut self`.
             unsafe {
                 pin.release();
             }
@@ -200,11 +200,11 @@ impl WriteTxn {
     #[inline]
     fn state(&self) -> &State {
         let pin = self.pin.as_ref().expect("a transaction has a pin");
-        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         #[expect(
             unsafe_code,
             reason = "the pin and its registry live together in this structure"
         )]
+        // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         unsafe {
             pin.get()
         }
@@ -215,8 +215,8 @@ impl WriteTxn {
         loop {
             self.pin_current()?;
             let generation = Arc::as_ptr(self.state().active());
-            // SAFETY: the pinned state, which is not exchanged before the end of this round, holds the generation.
             #[expect(unsafe_code, reason = "a borrow of the pinned state beside the parts")]
+            // SAFETY: the pinned state, which is not exchanged before the end of this round, holds the generation.
             let generation = unsafe { &*generation };
             let mut fresh = false;
             for part in &mut self.parts {

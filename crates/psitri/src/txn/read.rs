@@ -87,9 +87,9 @@ impl WriteTxn {
             .as_ref()
             .expect("an open part has a writer")
             .buffer();
+        #[expect(unsafe_code, reason = "contract of cursor_own")]
         // SAFETY: this transaction holds the write lock, and the cursor borrows the transaction, so that nothing is
         // written while it lives.
-        #[expect(unsafe_code, reason = "contract of cursor_own")]
         let own = unsafe { buffer.cursor_own() };
         Ok(Cursor::over_own(own, buffer, self.view_below(part)))
     }

@@ -125,7 +125,7 @@ pub enum WalError {
         /// Which and why.
         what: &'static str,
     },
-    /// The caller's own error, passed through by [`replay`].
+    /// The caller's own error, passed through by `replay`.
     #[error("replay was stopped: {0}")]
     Visitor(Box<dyn Error + Send + Sync>),
 }

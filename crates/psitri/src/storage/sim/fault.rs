@@ -58,6 +58,8 @@ pub enum FaultError {
     Io,
     /// ENOSPC.
     OutOfSpace,
+    /// EOPNOTSUPP.
+    Unsupported,
 }
 
 impl FaultError {
@@ -65,6 +67,7 @@ impl FaultError {
         match self {
             FaultError::Io => rustix::io::Errno::IO.into(),
             FaultError::OutOfSpace => rustix::io::Errno::NOSPC.into(),
+            FaultError::Unsupported => rustix::io::Errno::OPNOTSUPP.into(),
         }
     }
 }
