@@ -50,11 +50,13 @@ pub(crate) struct TreeState {
     pub free_slots: Vec<(u32, u64)>,
 }
 
-/// One root that changes.
+/// What was merged for one keyspace.
 pub(crate) struct RootUpdate {
     pub slot: u32,
     pub id: u32,
-    pub root: Root,
+    /// The new root. `None` leaves the present one, whatever it is by then: a direct transaction may exchange it while the
+    /// merge passes over an empty buffer.
+    pub root: Option<Root>,
     pub generation_merged: u64,
     pub csn_merged: u64,
 }
@@ -83,6 +85,8 @@ pub(crate) struct Signals {
 pub(crate) struct SignalState {
     pub stopping: bool,
     pub checkpoint_wanted: bool,
+    /// Set with every notification of `work` that is for the merge thread.
+    pub merge_wanted: bool,
     /// Why the last merge or checkpoint failed; cleared by the next that succeeds.
     pub failure: Option<String>,
     /// Counts attempts of the merge thread, successful or not.
@@ -322,7 +326,8 @@ impl Engine {
 
     /// Wakes the merge thread.
     pub fn wake(&self) {
-        let _signals = self.signals.lock.lock();
+        let mut signals = self.signals.lock.lock();
+        signals.merge_wanted = true;
         self.signals.work.notify_all();
     }
 
@@ -390,6 +395,7 @@ impl Engine {
                 let what = format!("the write buffer is full and cannot be merged: {cause}");
                 break Err(Error::Stalled { what });
             }
+            signals.merge_wanted = true;
             self.signals.work.notify_all();
             self.signals.done.wait_for(&mut signals, STALL_POLL);
         };
@@ -441,7 +447,7 @@ pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate
         let Some(keyspace) = slot.filter(|keyspace| keyspace.core.id == update.id) else {
             continue;
         };
-        keyspace.root = update.root;
+        keyspace.root = update.root.unwrap_or(keyspace.root);
         keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
         keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
         keyspace.dirty = true;
