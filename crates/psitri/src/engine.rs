@@ -50,11 +50,13 @@ pub(crate) struct TreeState {
     pub free_slots: Vec<(u32, u64)>,
 }
 
-/// One root that changes.
+/// What was merged for one keyspace.
 pub(crate) struct RootUpdate {
     pub slot: u32,
     pub id: u32,
-    pub root: Root,
+    /// The new root. `None` leaves the present one, whatever it is by then: a direct transaction may exchange it while the
+    /// merge passes over an empty buffer.
+    pub root: Option<Root>,
     pub generation_merged: u64,
     pub csn_merged: u64,
 }
@@ -441,7 +443,7 @@ pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate
         let Some(keyspace) = slot.filter(|keyspace| keyspace.core.id == update.id) else {
             continue;
         };
-        keyspace.root = update.root;
+        keyspace.root = update.root.unwrap_or(keyspace.root);
         keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
         keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
         keyspace.dirty = true;

@@ -8,6 +8,8 @@
 //! (1) Generations are merged oldest first, in each keyspace.
 //! (2) A keyspace's buffer is merged only when no open transaction can write to it, and when all its commits are visible.
 //! (3) A merge that fails publishes nothing, gives its pages back and is tried again.
+//! (4) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
+//!     merge of an empty buffer does not touch the root.
 
 use std::time::{Duration, Instant};
 
@@ -359,9 +361,15 @@ fn merge_slots(
         else {
             continue;
         };
-        let changes = OwnChanges::committed(buffer.cursor(), &mut merged.adopted);
-        let (root, entries) = merge_buffer(&mut sink, keyspace.root, buffer, changes)?;
-        merged.entries += entries;
+        // (4)
+        let root = if buffer.is_empty() {
+            None
+        } else {
+            let changes = OwnChanges::committed(buffer.cursor(), &mut merged.adopted);
+            let (root, entries) = merge_buffer(&mut sink, keyspace.root, buffer, changes)?;
+            merged.entries += entries;
+            Some(root)
+        };
         merged.updates.push(RootUpdate {
             slot,
             id: keyspace.core.id,
