@@ -1,11 +1,14 @@
 //! Blind write batches from many threads.
 //!
-//! Batches queue behind one leader, which applies all that are waiting, each atomically, while it holds the write locks.
+//! Batches queue behind one leader, which applies all that are waiting, each atomically.
+//!
+//! The leader never waits for a write lock: a batch whose keyspaces are being written to goes back to its own thread, which
+//! waits by itself. Else one open transaction would stop the batches of all keyspaces, and who holds it could not write
+//! any.
 
 use crate::{
     Durability, Keyspace, Result, WriteTxn,
     database::{Database, DatabaseCore},
-    error::Error,
     sync::{Arc, Condvar, Mutex},
     txn::TxnKind,
 };
@@ -186,8 +189,14 @@ pub(crate) struct BatchQueue {
 
 struct Waiting {
     batch: WriteBatch,
-    result: Mutex<Option<Result<()>>>,
+    result: Mutex<Option<Outcome>>,
     done: Condvar,
+}
+
+enum Outcome {
+    Done(Result<()>),
+    /// A write lock is taken: its own thread has to wait for it.
+    Busy,
 }
 
 impl Database {
@@ -229,44 +238,64 @@ impl Database {
             waiting
                 .into_iter()
                 .map(|waiting| {
-                    let committed = write_logged(&self.core, &waiting.batch);
+                    let committed = write_logged(&self.core, &waiting.batch, false);
                     (waiting, committed)
                 })
                 .collect::<Vec<_>>()
         };
         // Outside the lock: the next leader logs its group while this one waits for the disk.
         for (waiting, committed) in group {
-            let result = committed.and_then(|logged| match logged {
-                Some(logged) => self.core.engine.finish_commit(logged),
-                None => Ok(()),
-            });
-            *waiting.result.lock() = Some(result);
+            let outcome = match committed {
+                Ok(None) => Outcome::Busy,
+                Ok(Some(committed)) => Outcome::Done(self.finish_write(committed)),
+                Err(error) => Outcome::Done(Err(error)),
+            };
+            *waiting.result.lock() = Some(outcome);
             waiting.done.notify_all();
         }
         let mut result = own.result.lock();
-        loop {
-            if let Some(result) = result.take() {
-                return result;
+        let outcome = loop {
+            match result.take() {
+                Some(outcome) => break outcome,
+                None => own.done.wait(&mut result),
             }
-            own.done.wait(&mut result);
+        };
+        drop(result);
+        match outcome {
+            Outcome::Done(result) => result,
+            Outcome::Busy => {
+                let committed = write_logged(&self.core, &own.batch, true)?;
+                self.finish_write(committed.expect("it may wait"))
+            }
+        }
+    }
+
+    fn finish_write(&self, committed: Committed) -> Result<()> {
+        match committed {
+            Some(logged) => self.core.engine.finish_commit(logged),
+            None => Ok(()),
         }
     }
 }
 
+/// What a commit may still have to wait for.
+type Committed = Option<crate::commit::Logged>;
+
+/// Applies a batch and logs it. `None`: a write lock is taken and `waits` is false.
+
 fn write_logged(
     db: &Arc<DatabaseCore>,
     batch: &WriteBatch,
-) -> Result<Option<crate::commit::Logged>> {
+    waits: bool,
+) -> Result<Option<Committed>> {
     let mut keyspaces: Vec<&Keyspace> = batch.steps.iter().map(Step::keyspace).collect();
     keyspaces.sort_unstable_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
     keyspaces.dedup_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
-    if keyspaces
-        .iter()
-        .any(|keyspace| keyspace.core.database != db.engine.id)
-    {
-        return Err(Error::ForeignKeyspace);
-    }
-    let mut txn = WriteTxn::begin(db, &keyspaces, TxnKind::Buffered)?;
+    let begun = WriteTxn::begin_or_give_up(db, &keyspaces, TxnKind::Buffered, waits)?;
+    let Some(mut txn) = begun else {
+        return Ok(None);
+    };
     batch.apply(&mut txn)?;
     txn.log_parts(batch.durability.unwrap_or(db.engine.options.durability))
+        .map(Some)
 }

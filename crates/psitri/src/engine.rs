@@ -85,6 +85,8 @@ pub(crate) struct Signals {
 pub(crate) struct SignalState {
     pub stopping: bool,
     pub checkpoint_wanted: bool,
+    /// Set with every notification of `work` that is for the merge thread.
+    pub merge_wanted: bool,
     /// Why the last merge or checkpoint failed; cleared by the next that succeeds.
     pub failure: Option<String>,
     /// Counts attempts of the merge thread, successful or not.
@@ -324,7 +326,8 @@ impl Engine {
 
     /// Wakes the merge thread.
     pub fn wake(&self) {
-        let _signals = self.signals.lock.lock();
+        let mut signals = self.signals.lock.lock();
+        signals.merge_wanted = true;
         self.signals.work.notify_all();
     }
 
@@ -392,6 +395,7 @@ impl Engine {
                 let what = format!("the write buffer is full and cannot be merged: {cause}");
                 break Err(Error::Stalled { what });
             }
+            signals.merge_wanted = true;
             self.signals.work.notify_all();
             self.signals.done.wait_for(&mut signals, STALL_POLL);
         };

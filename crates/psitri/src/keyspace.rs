@@ -121,10 +121,24 @@ impl KeyspaceCore {
     /// Takes the write lock; waits for the transaction that holds it.
     pub fn lock(&self) -> Result<WriterGuard> {
         let guard = self.writer.lock_arc();
+        self.check_exists()?;
+        Ok(guard)
+    }
+
+    /// Takes the write lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Result<Option<WriterGuard>> {
+        let guard = self.writer.try_lock_arc();
+        self.check_exists()?;
+        Ok(guard)
+    }
+
+    #[inline]
+    fn check_exists(&self) -> Result<()> {
         if self.dropped.load(Ordering::Acquire) {
             return Err(self.gone());
         }
-        Ok(guard)
+        Ok(())
     }
 }
 

@@ -161,29 +161,22 @@ pub(crate) fn union_push(union: &mut Vec<KeyRange>, lo: &[u8], hi: Option<&[u8]>
 pub(crate) fn run(engine: &Engine) {
     let mut seen = (0, 0);
     let mut since = Instant::now();
-    // The active generation when all frozen ones were found to be held back by open transactions.
-    let mut stuck_at = None;
     loop {
         {
             let mut signals = engine.signals.lock.lock();
             if signals.stopping {
                 return;
             }
-            let idle = {
-                let state = engine.states.current();
-                state.generations.len() == 1 || stuck_at == Some(state.active().id)
-            };
-            if idle || signals.failure.is_some() {
-                let pause = if signals.failure.is_some() {
-                    RETRY
-                } else {
-                    TICK
-                };
-                engine.signals.work.wait_for(&mut signals, pause);
+            // What is left after a round waits for a transaction, which wakes this thread at its end.
+            if signals.failure.is_some() {
+                engine.signals.work.wait_for(&mut signals, RETRY);
+            } else if !signals.merge_wanted {
+                engine.signals.work.wait_for(&mut signals, TICK);
             }
             if signals.stopping {
                 return;
             }
+            signals.merge_wanted = false;
         }
         if engine.is_poisoned() {
             std::thread::sleep(TICK);
@@ -199,9 +192,7 @@ pub(crate) fn run(engine: &Engine) {
             since = Instant::now();
             idle(engine, now.0);
         }
-        let active = engine.states.current().active().id;
         let result = merge_all(engine);
-        stuck_at = matches!(result, Ok(false)).then_some(active);
         note(engine, result.map(drop));
     }
 }
@@ -290,8 +281,15 @@ fn is_released(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
             }
             true
         }
-        None => core.generation_open.load(Ordering::Acquire) > generation,
+        None => core.generation_open.load(Ordering::SeqCst) > generation,
     }
+}
+
+/// Whether an open transaction keeps a generation's buffer of a keyspace from being merged. May say no too often, for the
+/// moment in which a transaction begins.
+fn is_held_back(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
+    let open = core.generation_open.load(Ordering::SeqCst);
+    open != 0 && open <= generation
 }
 
 fn merge_generation(engine: &Engine, generation: &Arc<Generation>, slots: &[u32]) -> Result<()> {
@@ -389,7 +387,7 @@ fn publish(engine: &Engine, generation: &Generation, slots: &[u32], merged: Merg
     let version = state.tree_version + 1;
     let gone = |slot: u32, id: u32| state.keyspace(slot, id).is_none();
     debug_assert!(
-        merged.updates.iter().all(|u| !gone(u.slot, u.id)),
+        (merged.updates.iter()).all(|u| u.root.is_none() || !gone(u.slot, u.id)),
         "drop waits for the merge"
     );
     drop(state);
@@ -467,6 +465,7 @@ impl Engine {
                     what: format!("the write buffer cannot be merged: {cause}"),
                 });
             }
+            signals.merge_wanted = true;
             self.signals.work.notify_all();
             self.signals
                 .done
@@ -479,9 +478,15 @@ impl Engine {
         let wanted = self.states.current().active().id;
         self.drain_while(|state| {
             let active = state.active();
-            let frozen = state.generations[1..]
-                .iter()
-                .any(|g| !g.blocked.load(Ordering::Relaxed));
+            // Asked of the keyspaces and not of `blocked`, which is what the merge last saw.
+            let can_be_merged = |generation: &Generation| {
+                generation.slots().iter().any(|&slot| {
+                    state.keyspaces[slot as usize].as_ref().is_some_and(|k| {
+                        k.generation_merged < generation.id && !is_held_back(&k.core, generation.id)
+                    })
+                })
+            };
+            let frozen = state.generations[1..].iter().any(|g| can_be_merged(g));
             (active.id == wanted && !active.is_empty(), frozen)
         })
     }

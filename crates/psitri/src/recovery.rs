@@ -440,6 +440,14 @@ impl Recovery {
         let changes = sink.finish()?;
         self.tree_version += 1;
         pager.publish(self.tree_version, &changes);
+        for generation in &self.generations {
+            let mut values = generation.large_values.lock();
+            let (gone, kept) = values.iter().partition(|&&(of, _)| of == slot);
+            *values = kept;
+            let gone: Vec<(u32, ValuePointer)> = gone;
+            let extents: Vec<_> = gone.iter().map(|(_, value)| value_extent(value)).collect();
+            pager.abandon(&extents, self.tree_version);
+        }
         self.tree.dropped.push(id);
         Ok(())
     }

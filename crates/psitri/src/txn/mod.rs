@@ -111,8 +111,23 @@ impl WriteTxn {
         keyspaces: &[&Keyspace],
         kind: TxnKind,
     ) -> Result<WriteTxn> {
+        let begun = WriteTxn::begin_or_give_up(db, keyspaces, kind, true)?;
+        Ok(begun.expect("gives up only if it may not wait"))
+    }
+
+    /// Begins a transaction. `None`: a write lock is taken and `waits` is false.
+    #[inline]
+    pub(crate) fn begin_or_give_up(
+        db: &Arc<DatabaseCore>,
+        keyspaces: &[&Keyspace],
+        kind: TxnKind,
+        waits: bool,
+    ) -> Result<Option<WriteTxn>> {
         let engine = &db.engine;
         engine.check_writable()?;
+        if keyspaces.iter().any(|k| k.core.database != engine.id) {
+            return Err(Error::ForeignKeyspace);
+        }
         engine.admit()?;
         let mut cores: SmallVec<[&Arc<KeyspaceCore>; 4]> =
             keyspaces.iter().map(|k| &k.core).collect();
@@ -135,11 +150,16 @@ impl WriteTxn {
             large_values: Vec::new(),
             undone: None,
         };
+        let mut stood_aside = false;
         for core in cores {
-            if core.database != engine.id {
-                return Err(Error::ForeignKeyspace);
-            }
-            let guard = core.lock()?;
+            let guard = match core.try_lock()? {
+                Some(guard) => guard,
+                None if !waits => return Ok(None),
+                None => {
+                    stood_aside |= txn.stand_aside();
+                    core.lock()?
+                }
+            };
             txn.parts.push(Part {
                 id: core.id,
                 slot: core.slot,
@@ -151,10 +171,22 @@ impl WriteTxn {
             });
         }
         match kind {
-            TxnKind::Buffered => txn.enter_active()?,
+            TxnKind::Buffered => txn.enter_active(stood_aside)?,
             TxnKind::Direct => txn.enter_private()?,
         }
-        Ok(txn)
+        Ok(Some(txn))
+    }
+
+    /// Lets the merge have the keyspaces that are locked so far, while the transaction waits for another one. False if there
+    /// are none.
+    #[cold]
+    fn stand_aside(&mut self) -> bool {
+        for part in &self.parts {
+            part.core
+                .generation_open
+                .store(NO_GENERATION, Ordering::SeqCst);
+        }
+        !self.parts.is_empty()
     }
 
     /// Pins the current state, in place of an older one.
@@ -210,22 +242,26 @@ impl WriteTxn {
         }
     }
 
-    /// Takes up writing in the active generation (invariant 2).
-    fn enter_active(&mut self) -> Result<()> {
+    /// Takes up writing in the active generation (invariant 2). `stood_aside`: the merge may take the keyspaces' buffers
+    /// for released until it is told otherwise.
+    fn enter_active(&mut self, stood_aside: bool) -> Result<()> {
+        let told = if stood_aside {
+            Ordering::SeqCst
+        } else {
+            Ordering::Release
+        };
         loop {
             self.pin_current()?;
             let generation = Arc::as_ptr(self.state().active());
             #[expect(unsafe_code, reason = "a borrow of the pinned state beside the parts")]
             // SAFETY: the pinned state, which is not exchanged before the end of this round, holds the generation.
             let generation = unsafe { &*generation };
-            let mut fresh = false;
+            let mut fresh = stood_aside;
             for part in &mut self.parts {
-                part.core
-                    .generation_open
-                    .store(generation.id, Ordering::Release);
+                part.core.generation_open.store(generation.id, told);
                 fresh |= part.enter(generation);
             }
-            // A buffer that was made after its generation was frozen might be overlooked by the merge.
+            // A buffer that was made after its generation was frozen might be overlooked by the merge, or be in its hands.
             if !fresh || self.db.engine.generation_active.load(Ordering::SeqCst) == generation.id {
                 return Ok(());
             }
@@ -355,6 +391,10 @@ impl WriteTxn {
     /// Lets go of locks and pin. Everything is committed or undone.
     fn leave(&mut self) {
         let is_private = self.private.is_some();
+        let engine = &self.db.engine;
+        let held_back_merge = !is_private
+            && self.pin.is_some()
+            && self.state().active().id != engine.generation_active.load(Ordering::Relaxed);
         for part in &mut self.parts {
             debug_assert!(part.guard.touched.is_empty());
             if is_private {
@@ -366,6 +406,9 @@ impl WriteTxn {
         self.parts.clear();
         self.unpin();
         self.private = None;
+        if held_back_merge {
+            self.db.engine.wake();
+        }
     }
 
     /// Undoes everything since a nesting level began, or since the begin.

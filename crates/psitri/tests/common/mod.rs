@@ -47,3 +47,25 @@ pub fn seed(default: u64) -> u64 {
     println!("PSITRI_SEED={seed}");
     seed
 }
+
+/// Runs `body` on a thread of its own and fails if it is not done in time: a deadlock must not hang the suite.
+pub fn within_seconds<T: Send + 'static>(
+    seconds: u64,
+    what: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (done, wait) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let _ = done.send(body());
+    });
+    match wait.recv_timeout(std::time::Duration::from_secs(seconds)) {
+        Ok(result) => {
+            thread.join().expect("the body is done");
+            result
+        }
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+            panic!("{what}: not done in {seconds} s")
+        }
+        Err(_) => panic!("{what}: failed, see above"),
+    }
+}
