@@ -150,7 +150,10 @@ pub fn some<R: Reader>(
         let rank = random.below(expected.len() + 2);
         if let Some(found) = reader.nth(keyspace, rank as u64) {
             let wanted = expected.get(rank).map(|(key, _)| key.to_vec());
-            assert!(found.unwrap() == wanted, "key number {rank}");
+            let found = found.unwrap();
+            let shown = (found.as_deref().map(short), wanted.as_deref().map(short));
+            let len = expected.len();
+            assert!(found == wanted, "key number {rank} of {len}: {shown:?}");
         }
     }
     for _ in 0..3 {
