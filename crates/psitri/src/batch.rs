@@ -282,7 +282,6 @@ impl Database {
 type Committed = Option<crate::commit::Logged>;
 
 /// Applies a batch and logs it. `None`: a write lock is taken and `waits` is false.
-
 fn write_logged(
     db: &Arc<DatabaseCore>,
     batch: &WriteBatch,

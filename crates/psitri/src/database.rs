@@ -294,10 +294,14 @@ impl Database {
         engine.drain(&[core.slot])?;
         let mut tree = engine.tree.lock();
         let mut keyspaces = engine.keyspaces.write();
-        let (root, active, version) = {
+        let (root, slot_used_in, version) = {
             let state = engine.states.current();
             let keyspace = engine.keyspace_state(&state, core)?;
-            (keyspace.root, state.active().id, state.tree_version + 1)
+            // The slot is free at once if the active generation has nothing in it.
+            let active = state.active();
+            let untouched = active.buffer(core.slot).is_none();
+            let slot_used_in = active.id - u64::from(untouched);
+            (keyspace.root, slot_used_in, state.tree_version + 1)
         };
         let mut sink = Sink::new(&engine.pager, version);
         kill_tree(&mut sink, root.node)?;
@@ -313,7 +317,7 @@ impl Database {
         });
         engine.publish_roots(&mut tree, &[], &changes);
         tree.dropped.push(core.id);
-        tree.free_slots.push((core.slot, active));
+        tree.free_slots.push((core.slot, slot_used_in));
         keyspaces.remove(&core.name());
         debug_assert!(!keyspaces.contains_key(name) || core.name() != name);
         Ok(())

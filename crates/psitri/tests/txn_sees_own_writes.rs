@@ -1,0 +1,198 @@
+//! Story: inside of a transaction everything reads through its own writes: look-ups, counts and cursors in both directions,
+//! over what is merged and what is still in the buffer, with ranges deleted above and written again. A cursor of the
+//! transaction cannot outlive the next write; a snapshot taken beside it sees nothing of it.
+
+use psitri::{Database, Keyspace, Options, WriteTxn};
+use std::collections::BTreeMap;
+
+fn scan(txn: &WriteTxn, keyspace: &Keyspace, backward: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut cursor = txn.cursor(keyspace).unwrap();
+    let mut entries = Vec::new();
+    let mut found = if backward {
+        cursor.seek_last()
+    } else {
+        cursor.seek_first()
+    }
+    .unwrap();
+    while found {
+        entries.push((cursor.key().to_vec(), cursor.value().to_vec()));
+        found = if backward {
+            cursor.prev()
+        } else {
+            cursor.next()
+        }
+        .unwrap();
+    }
+    if backward {
+        entries.reverse();
+    }
+    entries
+}
+
+fn check(txn: &WriteTxn, keyspace: &Keyspace, expected: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    let expected: Vec<_> = expected.clone().into_iter().collect();
+    assert_eq!(scan(txn, keyspace, false), expected);
+    assert_eq!(scan(txn, keyspace, true), expected);
+    assert_eq!(txn.count(keyspace, ..).unwrap(), expected.len() as u64);
+    for (key, value) in &expected {
+        assert_eq!(txn.get(keyspace, key).unwrap(), Some(&value[..]));
+    }
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:05}").into_bytes()
+}
+
+/// Keys in the tree, in the buffer, and in both.
+fn layered() -> (Database, Keyspace, BTreeMap<Vec<u8>, Vec<u8>>) {
+    let db = Options::new().buffer_bytes(256 << 10).in_memory().unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let mut expected = BTreeMap::new();
+    for (step, value) in [(2, "tree"), (3, "buffer")] {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        for number in (0..900).step_by(step) {
+            txn.upsert(&keyspace, &key(number), value.as_bytes())
+                .unwrap();
+            expected.insert(key(number), value.as_bytes().to_vec());
+        }
+        txn.commit().unwrap();
+        if step == 2 {
+            db.checkpoint().unwrap();
+        }
+    }
+    (db, keyspace, expected)
+}
+
+#[test]
+fn puts_removals_and_ranges_show_at_once() {
+    for direct in [false, true] {
+        let (db, keyspace, mut expected) = layered();
+        let before = db.snapshot();
+        let committed = expected.len() as u64;
+        let mut txn = match direct {
+            false => db.begin(&[&keyspace]).unwrap(),
+            true => db.begin_direct(&[&keyspace]).unwrap(),
+        };
+        check(&txn, &keyspace, &expected);
+        for number in (0..900).step_by(5) {
+            txn.upsert(&keyspace, &key(number), b"own").unwrap();
+            expected.insert(key(number), b"own".to_vec());
+        }
+        check(&txn, &keyspace, &expected);
+        for number in (0..900).step_by(7) {
+            let there = txn.remove(&keyspace, &key(number)).unwrap();
+            assert_eq!(there, expected.remove(&key(number)).is_some());
+        }
+        check(&txn, &keyspace, &expected);
+        txn.remove_range(&keyspace, &key(100), Some(&key(300)))
+            .unwrap();
+        expected.retain(|k, _| *k < key(100) || *k >= key(300));
+        check(&txn, &keyspace, &expected);
+        txn.insert(&keyspace, &key(200), b"later").unwrap();
+        expected.insert(key(200), b"later".to_vec());
+        check(&txn, &keyspace, &expected);
+        // Nested: an overlapping range and a put into it, undone.
+        let mut nested = txn.nested();
+        nested.remove_range(&keyspace, &key(150), None).unwrap();
+        nested.upsert(&keyspace, &key(500), b"nested").unwrap();
+        assert_eq!(nested.get(&keyspace, &key(200)).unwrap(), None);
+        assert_eq!(
+            nested.get(&keyspace, &key(500)).unwrap(),
+            Some(&b"nested"[..])
+        );
+        nested.abort();
+        check(&txn, &keyspace, &expected);
+        assert_eq!(
+            db.snapshot().count(&keyspace, ..).unwrap(),
+            committed,
+            "seen before the commit"
+        );
+        txn.commit().unwrap();
+        check(&db.begin(&[&keyspace]).unwrap(), &keyspace, &expected);
+        assert_eq!(before.count(&keyspace, ..).unwrap(), committed);
+    }
+}
+
+#[test]
+fn what_was_aborted_is_not_there_for_the_next_transaction() {
+    let (db, keyspace, expected) = layered();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    txn.remove_range(&keyspace, b"", None).unwrap();
+    for number in 0..2000 {
+        txn.upsert(&keyspace, &key(number), b"aborted").unwrap();
+    }
+    drop(txn);
+    let txn = db.begin(&[&keyspace]).unwrap();
+    check(&txn, &keyspace, &expected);
+    drop(txn);
+    db.checkpoint().unwrap();
+    check(&db.begin(&[&keyspace]).unwrap(), &keyspace, &expected);
+}
+
+/// A keyspace that is only read shows what was committed when the transaction began.
+#[test]
+fn other_keyspaces_are_read_as_of_the_begin() {
+    let (db, keyspace, expected) = layered();
+    let other = db.create_keyspace("other").unwrap();
+    let txn = db.begin(&[&other]).unwrap();
+    let mut beside = db.begin(&[&keyspace]).unwrap();
+    beside.remove_range(&keyspace, b"", None).unwrap();
+    beside.commit().unwrap();
+    check(&txn, &keyspace, &expected);
+    assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), 0);
+}
+
+/// Nested changes are in the log; more operations than 16 bits count are, too.
+#[test]
+fn nested_commits_and_many_operations_survive_the_process() {
+    let disk = psitri::storage::sim::SimStorage::new(1);
+    let options = || Options::new().idle_flush(std::time::Duration::from_secs(3600));
+    let db = Database::open_on(std::sync::Arc::new(disk.clone()), options()).unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    for number in 0..70_000u32 {
+        txn.upsert(&keyspace, &number.to_be_bytes(), b"").unwrap();
+    }
+    txn.commit().unwrap();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    txn.remove_range(
+        &keyspace,
+        &100u32.to_be_bytes(),
+        Some(&200u32.to_be_bytes()),
+    )
+    .unwrap();
+    let mut outer = txn.nested();
+    outer
+        .upsert(&keyspace, &150u32.to_be_bytes(), b"outer")
+        .unwrap();
+    let mut inner = outer.nested();
+    inner
+        .upsert(&keyspace, &151u32.to_be_bytes(), b"inner")
+        .unwrap();
+    inner
+        .upsert(&keyspace, &150u32.to_be_bytes(), b"inner")
+        .unwrap();
+    inner.commit();
+    outer.commit();
+    let mut undone = txn.nested();
+    undone
+        .upsert(&keyspace, &152u32.to_be_bytes(), b"undone")
+        .unwrap();
+    undone.remove(&keyspace, &151u32.to_be_bytes()).unwrap();
+    undone.abort();
+    txn.commit().unwrap();
+    let db = Database::open_on(std::sync::Arc::new(disk.process_crash(2)), options()).unwrap();
+    let keyspace = db.open_keyspace("k").unwrap();
+    let snapshot = db.snapshot();
+    assert_eq!(snapshot.count(&keyspace, ..).unwrap(), 70_000 - 100 + 2);
+    for number in [150u32, 151] {
+        assert_eq!(
+            snapshot.get(&keyspace, &number.to_be_bytes()).unwrap(),
+            Some(&b"inner"[..])
+        );
+    }
+    assert_eq!(
+        snapshot.get(&keyspace, &152u32.to_be_bytes()).unwrap(),
+        None
+    );
+}
