@@ -155,15 +155,7 @@ impl Engine {
         tree.catalog = catalog;
         tree.checkpoint_generation += 1;
         let log_end = commits.log.as_ref().map_or(0, |log| log.end_lsn());
-        let unmerged = {
-            let state = self.states.current();
-            state
-                .generations
-                .iter()
-                .map(|g| g.first_lsn.load(Ordering::Acquire))
-                .min()
-                .unwrap_or(u64::MAX)
-        };
+        let unmerged = self.unmerged_lsn();
         let record = CheckpointRecord {
             generation: tree.checkpoint_generation,
             csn: commits.csn_next - 1,
@@ -185,6 +177,17 @@ impl Engine {
             before,
             log_end,
         })
+    }
+
+    /// Position in the log of the first commit that is in no merged tree; `u64::MAX` if there is none.
+    fn unmerged_lsn(&self) -> u64 {
+        let state = self.states.current();
+        state
+            .generations
+            .iter()
+            .map(|g| g.first_lsn.load(Ordering::Acquire))
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     /// (1): log, data, superblock.
@@ -215,6 +218,7 @@ impl Engine {
     /// (2): the superblock is durable.
     fn after_checkpoint(&self, wal_start_lsn: u64) -> Result<()> {
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.replay_from.store(wal_start_lsn, Ordering::Relaxed);
         if let Some(log) = &self.log {
             log.release_below(wal_start_lsn)?;
         }
@@ -263,7 +267,11 @@ impl Engine {
 
     /// Whether enough was written since the last checkpoint.
     fn checkpoint_due(&self) -> bool {
-        let log_bytes = self.log.as_ref().map_or(0, |log| log.retained_bytes());
+        // Only log that a checkpoint could let go of: what an open transaction holds back would ask for one after another.
+        let log_bytes = self.log.as_ref().map_or(0, |log| {
+            let merged = self.unmerged_lsn().min(log.appended_lsn());
+            merged.saturating_sub(self.replay_from.load(Ordering::Relaxed))
+        });
         let limit = self.options.checkpoint_bytes;
         self.pager.written_bytes() >= limit || log_bytes >= limit
     }

@@ -114,6 +114,14 @@ impl Engine {
         Ok(())
     }
 
+    /// Makes everything visible that was committed so far, with a flush if it waits for one.
+    pub fn flush_unseen(&self) -> Result<()> {
+        if self.commits.lock().waiting.is_empty() {
+            return Ok(());
+        }
+        self.flush_log()
+    }
+
     /// Makes every commit that returned durable.
     pub fn flush_log(&self) -> Result<()> {
         let Some(log) = &self.log else {

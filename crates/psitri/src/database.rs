@@ -113,7 +113,13 @@ impl Database {
                 let engine = Arc::clone(&engine);
                 std::thread::Builder::new()
                     .name(name.into())
-                    .spawn(move || body(&engine))
+                    .spawn(move || {
+                        let run = std::panic::AssertUnwindSafe(|| body(&engine));
+                        if std::panic::catch_unwind(run).is_err() {
+                            // Nobody else does its work: those who wait for it are told.
+                            engine.poison(&Error::BackgroundPanic);
+                        }
+                    })
                     .map_err(|source| {
                         let what = format!("a background thread cannot be started: {source}");
                         Error::BadOption {

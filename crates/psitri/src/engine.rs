@@ -116,6 +116,8 @@ pub(crate) struct Engine {
     paced_bytes: AtomicU64,
     /// One checkpoint at a time.
     pub checkpointing: Mutex<()>,
+    /// Where replay would begin, by the last checkpoint.
+    pub replay_from: AtomicU64,
     poison: OnceLock<String>,
     /// Last: nobody else may open the files while anything above lives.
     pub _lock: Option<StorageLock>,
@@ -193,6 +195,10 @@ impl Engine {
         if let Some(log) = &log {
             log.shared().set_referred(pager.data_sync.clone());
         }
+        let replay_from = log.as_ref().map_or(0, |log| {
+            let shared = log.shared();
+            shared.appended_lsn() - shared.retained_bytes()
+        });
         Engine {
             id,
             options,
@@ -217,6 +223,7 @@ impl Engine {
             counters: Counters::default(),
             paced_bytes: AtomicU64::new(0),
             checkpointing: Mutex::new(()),
+            replay_from: AtomicU64::new(replay_from),
             poison: OnceLock::new(),
             _lock: lock,
         }

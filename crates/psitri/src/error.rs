@@ -170,6 +170,10 @@ pub enum Error {
         cause: String,
     },
 
+    /// A background thread panicked, which is a defect. The database takes no more writes.
+    #[error("a background thread panicked; this is a defect, please report it")]
+    BackgroundPanic,
+
     /// The write buffer has no room for a version; the transaction should be aborted and split.
     #[error(
         "the write buffer's address space of {bytes} bytes is exhausted; use smaller transactions or begin_direct"

@@ -48,3 +48,30 @@ fn the_merge_thread_sleeps_while_an_open_transaction_holds_it_back() {
     db.checkpoint().unwrap();
     assert_eq!(db.get(&a, b"key").unwrap().as_deref(), Some(&b"other"[..]));
 }
+
+/// Log that an open transaction holds back is no reason for a checkpoint: it could not let go of it.
+#[test]
+fn no_checkpoint_follows_the_other_while_an_open_transaction_holds_the_log() {
+    let options = Options::new()
+        .buffer_bytes(256 << 10)
+        .wal_segment_bytes(256 << 10)
+        .checkpoint_bytes(4 << 20)
+        .idle_flush(Duration::from_secs(3600));
+    let db = Database::open_on(Arc::new(SimStorage::new(3)), options).unwrap();
+    let (a, b) = (db.keyspace("a").unwrap(), db.keyspace("b").unwrap());
+    put(&db, &a, b"key", b"value");
+    let open_txn = db.begin(&[&a]).unwrap();
+    for number in 0..80u32 {
+        put(&db, &b, &(number % 8).to_be_bytes(), &[7; 15_000]);
+        put(&db, &b, &(number % 8).to_be_bytes(), &[8; 15_000]);
+        put(&db, &b, &(number % 8).to_be_bytes(), &[9; 15_000]);
+        put(&db, &b, &(number % 8).to_be_bytes(), &[10; 15_000]);
+    }
+    let stats = db.stats().unwrap();
+    assert!(stats.wal_retained_bytes > 4 << 20, "the log is held");
+    let before = stats.checkpoints;
+    std::thread::sleep(Duration::from_millis(800));
+    let taken = db.stats().unwrap().checkpoints - before;
+    assert!(taken <= 2, "{taken} checkpoints for nothing");
+    open_txn.abort();
+}

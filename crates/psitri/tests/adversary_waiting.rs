@@ -3,7 +3,11 @@
 //! A test that hangs is stopped by its own watchdog.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, mpsc},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -70,17 +74,29 @@ fn a_leader_of_durable_batches_does_not_wait_for_itself() {
     });
 }
 
-/// A disk whose writes to the data file can be held up.
+/// A disk whose writes to the data file, and flushes of the log, can be held up.
 #[derive(Debug, Clone)]
 struct GateStorage {
     inner: SimStorage,
     gate: Arc<Gate>,
+    log_gate: Arc<Gate>,
+}
+
+impl GateStorage {
+    fn new(seed: u64) -> GateStorage {
+        GateStorage {
+            inner: SimStorage::new(seed),
+            gate: Arc::default(),
+            log_gate: Arc::default(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<(bool, usize)>,
     changed: Condvar,
+    panics: AtomicBool,
 }
 
 impl Gate {
@@ -94,6 +110,9 @@ impl Gate {
     }
 
     fn pass(&self) {
+        if self.panics.load(Ordering::SeqCst) {
+            panic!("a defect in the storage");
+        }
         let mut state = self.state.lock().unwrap();
         state.1 += 1;
         self.changed.notify_all();
@@ -115,8 +134,12 @@ impl Gate {
 impl Storage for GateStorage {
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn StorageFile>, StorageError> {
         let file = self.inner.open(name, mode)?;
-        let gate = (name == "data").then(|| Arc::clone(&self.gate));
-        Ok(Arc::new(GateFile { file, gate }))
+        let is_data = name == "data";
+        Ok(Arc::new(GateFile {
+            file,
+            gate: is_data.then(|| Arc::clone(&self.gate)),
+            log_gate: (!is_data).then(|| Arc::clone(&self.log_gate)),
+        }))
     }
     fn exists(&self, name: &str) -> Result<bool, StorageError> {
         self.inner.exists(name)
@@ -148,6 +171,7 @@ impl Storage for GateStorage {
 struct GateFile {
     file: Arc<dyn StorageFile>,
     gate: Option<Arc<Gate>>,
+    log_gate: Option<Arc<Gate>>,
 }
 
 impl StorageFile for GateFile {
@@ -173,6 +197,9 @@ impl StorageFile for GateFile {
         self.file.write_at(bytes, offset)
     }
     fn sync_data(&self) -> Result<(), StorageError> {
+        if let Some(gate) = &self.log_gate {
+            gate.pass();
+        }
         self.file.sync_data()
     }
     fn punch_hole(&self, offset: u64, len: u64) -> Result<(), StorageError> {
@@ -191,11 +218,8 @@ impl StorageFile for GateFile {
 
 /// An empty transaction leaves an empty buffer, which the merge is at work on when `meanwhile` runs.
 fn during_the_merge_of_an_empty_buffer(meanwhile: fn(&Database, &Keyspace)) {
-    let gate = Arc::new(Gate::default());
-    let storage = GateStorage {
-        inner: SimStorage::new(5),
-        gate: Arc::clone(&gate),
-    };
+    let storage = GateStorage::new(5);
+    let gate = Arc::clone(&storage.gate);
     let db = Database::open_on(Arc::new(storage), options()).unwrap();
     let (ks, other) = (db.keyspace("k").unwrap(), db.keyspace("other").unwrap());
     for number in 0..200u8 {
@@ -237,5 +261,86 @@ fn a_direct_transaction_does_not_begin_under_the_merge() {
             txn.upsert(ks, b"key", b"value").unwrap();
             txn.commit().unwrap();
         });
+    });
+}
+
+/// A transaction sees what the one before it in its keyspace committed, before that is durable. If it only reads, it must
+/// not report it before either.
+#[test]
+fn a_transaction_that_only_read_waits_for_what_it_read() {
+    within_time(|| {
+        let storage = GateStorage::new(6);
+        let gate = Arc::clone(&storage.log_gate);
+        let db = Database::open_on(Arc::new(storage), options()).unwrap();
+        let ks = db.keyspace("k").unwrap();
+        gate.close();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                let mut txn = db.begin(&[&ks]).unwrap();
+                txn.upsert(&ks, b"key", b"value").unwrap();
+                txn.commit_with(Durability::Sync).unwrap();
+            });
+            gate.wait_for_somebody();
+            let reading = scope.spawn(|| {
+                let txn = loop {
+                    let txn = db.begin(&[&ks]).unwrap();
+                    if txn.get(&ks, b"key").unwrap().is_some() {
+                        break txn;
+                    }
+                };
+                txn.commit().unwrap();
+                assert!(
+                    db.get(&ks, b"key").unwrap().is_some(),
+                    "committed, hence visible"
+                );
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(
+                !reading.is_finished(),
+                "it reported what a power loss may take back"
+            );
+            assert_eq!(db.get(&ks, b"key").unwrap(), None);
+            gate.open();
+            writing.join().unwrap();
+            reading.join().unwrap();
+        });
+    });
+}
+
+/// Those who wait for a merge hear of it when the merge thread is gone.
+#[test]
+fn a_panic_in_the_background_is_an_error_of_writers() {
+    within_time(|| {
+        let storage = GateStorage::new(7);
+        let gate = Arc::clone(&storage.gate);
+        let db = Database::open_on(Arc::new(storage), options()).unwrap();
+        let ks = db.keyspace("k").unwrap();
+        put(&db, &ks, b"key", b"value");
+        gate.panics.store(true, Ordering::SeqCst);
+        assert!(db.begin_direct(&[&ks]).is_err());
+        assert!(matches!(
+            db.begin(&[&ks]),
+            Err(psitri::Error::Poisoned { .. })
+        ));
+        assert_eq!(db.get(&ks, b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    });
+}
+
+/// Range deletes take memory too: they fill the buffer, which is frozen and merged then.
+#[test]
+fn range_deletes_fill_the_buffer() {
+    within_time(|| {
+        let db = Database::open_on(Arc::new(SimStorage::new(8)), options()).unwrap();
+        let ks = db.keyspace("k").unwrap();
+        for number in 0..3000u32 {
+            let mut txn = db.begin(&[&ks]).unwrap();
+            let lo = number.to_be_bytes();
+            txn.remove_range(&ks, &lo, Some(&[&lo[..], &[1; 100]].concat()))
+                .unwrap();
+            txn.commit().unwrap();
+        }
+        let stats = db.stats().unwrap();
+        assert!(stats.merges > 0, "{stats:?}");
+        assert!(stats.buffer_bytes < 1 << 20, "{stats:?}");
     });
 }

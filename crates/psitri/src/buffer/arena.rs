@@ -47,6 +47,8 @@ pub struct Arena {
     bytes_max: u64,
     /// End of the part that was handed out.
     next: AtomicU64,
+    /// See [`Arena::charge`].
+    charged: AtomicU64,
 }
 
 /// A part of an arena that belongs to one writer: bytes `start..end`.
@@ -66,12 +68,18 @@ impl Arena {
             memory: Mapping::new(bytes)?,
             bytes_max: bytes as u64,
             next: AtomicU64::new(RESERVED_BYTES),
+            charged: AtomicU64::new(0),
         })
     }
 
-    /// Bytes handed out to writers so far.
+    /// Bytes handed out to writers so far, and charged.
     pub fn bytes_used(&self) -> u64 {
-        self.next.load(Ordering::Relaxed)
+        self.next.load(Ordering::Relaxed) + self.charged.load(Ordering::Relaxed)
+    }
+
+    /// Counts memory that belongs to the generation but is not in the arena: it fills the buffer all the same.
+    pub(super) fn charge(&self, bytes: u64) {
+        self.charged.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// The limit.
@@ -82,6 +90,7 @@ impl Arena {
     /// Forgets the content, keeps the memory.
     pub fn reset(&mut self) {
         self.next.store(RESERVED_BYTES, Ordering::Relaxed);
+        self.charged.store(0, Ordering::Relaxed);
         self.memory.forget();
     }
 

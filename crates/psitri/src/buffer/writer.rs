@@ -33,6 +33,8 @@ use crate::sync::{Arc, AtomicU32, Ordering};
 const CHUNK_BYTES_MIN: u64 = 1 << 10;
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
 const LINE_BYTES: usize = 64;
+/// What a range tombstone takes beside its bounds, about: itself, its set, its places in the runs that were folded.
+const RANGE_TOMBSTONE_BYTES: u64 = 512;
 
 /// A moment in the life of a writer. Versions written later lie above it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,6 +162,9 @@ impl BufferWriter {
     /// Deletes a range, uncommitted. Versions of the same transaction inside of the range go on to win over it:
     /// turn those that are older than the deletion into tombstones (see `uncommitted_in_range`).
     pub fn add_range_tombstone(&mut self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
+        let bounds = lo.len() + hi.map_or(0, <[u8]>::len);
+        let bytes = bounds as u64 + RANGE_TOMBSTONE_BYTES;
+        self.buffer.arena().charge(bytes);
         self.buffer.range_tombstones.add(lo, hi)
     }
 

@@ -21,6 +21,8 @@ impl WriteTxn {
     pub(crate) fn log_parts(&mut self, durability: Durability) -> Result<Option<Logged>> {
         self.check_not_undone()?;
         if self.is_untouched() {
+            // It may have read commits that still wait for the disk: it reports nothing that could be lost.
+            self.db.engine.flush_unseen()?;
             return Ok(None);
         }
         if self.private.is_some() {
