@@ -102,7 +102,7 @@ struct Merger<'m, 'p, S> {
     last_key: Option<Vec<u8>>,
     /// The packer's newest entry is new and came after all old ones of its leaf: keys are being appended.
     appending: bool,
-    /// The packer's newest entry is a change whose key follows the one before it like the next of a sequence.
+    /// The packer's newest entry is new, and its key follows the one before it like the next of a sequence.
     sequential: bool,
     /// Packers of levels 1, 2, ...
     inners: Vec<Level>,
@@ -324,6 +324,8 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
                     Ordering::Equal => {
                         replaced = true;
                         self.take_change()?;
+                        // A new value for an old key does not make the leaf grow.
+                        self.sequential = false;
                         break;
                     }
                     Ordering::Greater => break,
