@@ -359,6 +359,10 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         let Some(last) = self.leaves.last_key() else {
             return Ok(());
         };
+        if step(last, key).is_some_and(|step| step < GAP_MIN) {
+            // Old keys go on where the new ones end: numbers are filled in, not appended.
+            return Ok(());
+        }
         let mut separator = Vec::new();
         shortest_separator(last, key, &mut separator);
         self.appending = true;
@@ -416,7 +420,8 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             self.sequential = self
                 .leaves
                 .last_key()
-                .is_some_and(|last| is_next(last, key));
+                .and_then(|last| step(last, key))
+                .is_some_and(|step| step <= STEP_MAX);
             self.leaves.push(key, stored);
             self.emit_full_leaves()?;
         }
@@ -510,15 +515,17 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     }
 }
 
-/// Whether `key` looks like the next of a sequence of numbers: as long as `last`, equal but for at most the last 8 bytes, and
-/// those greater by little.
-fn is_next(last: &[u8], key: &[u8]) -> bool {
-    const STEP_MAX: u64 = 256;
+/// Keys this close look like neighbours in a sequence of numbers.
+const STEP_MAX: u64 = 256;
+/// Keys this far apart do not look like parts of one sequence, binary or decimal.
+const GAP_MIN: u64 = 1 << 32;
+
+/// How far `key` comes after `last` as a number, if they are as long and differ in the last 8 bytes only.
+fn step(last: &[u8], key: &[u8]) -> Option<u64> {
     let tail_at = key.len().saturating_sub(8);
     let number = |tail: &[u8]| tail.iter().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
-    last.len() == key.len()
-        && last[..tail_at] == key[..tail_at]
-        && number(&key[tail_at..]).wrapping_sub(number(&last[tail_at..])) <= STEP_MAX
+    (last.len() == key.len() && last[..tail_at] == key[..tail_at])
+        .then(|| number(&key[tail_at..]).wrapping_sub(number(&last[tail_at..])))
 }
 
 /// Writes a leaf. Leaves its separator in `lower` and its last key in `last_key`.
