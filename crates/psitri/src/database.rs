@@ -113,7 +113,7 @@ impl Database {
                 let engine = Arc::clone(&engine);
                 std::thread::Builder::new()
                     .name(name.into())
-                    .spawn(move || body(&engine))
+                    .spawn(move || run_guarded(&engine, body))
                     .map_err(|source| {
                         let what = format!("a background thread cannot be started: {source}");
                         Error::BadOption {
@@ -538,6 +538,18 @@ impl Database {
             return Ok(());
         }
         self.checkpoint()
+    }
+}
+
+/// Runs a background thread. If it panics, nobody would do its work, and those who wait for it would wait for ever: writes are
+/// refused from then on.
+fn run_guarded(engine: &Engine, body: fn(&Engine)) {
+    let run = std::panic::AssertUnwindSafe(|| body(engine));
+    if std::panic::catch_unwind(run).is_err() {
+        let thread = std::thread::current();
+        engine.poison(&Error::Stalled {
+            what: format!("thread {} panicked", thread.name().unwrap_or("of psitri")),
+        });
     }
 }
 

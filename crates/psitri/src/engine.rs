@@ -54,7 +54,8 @@ pub(crate) struct TreeState {
 pub(crate) struct RootUpdate {
     pub slot: u32,
     pub id: u32,
-    pub root: Root,
+    /// `None`: the keyspace had nothing in the generation. Its root may be changing meanwhile, by a direct transaction.
+    pub root: Option<Root>,
     pub generation_merged: u64,
     pub csn_merged: u64,
 }
@@ -441,10 +442,12 @@ pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate
         let Some(keyspace) = slot.filter(|keyspace| keyspace.core.id == update.id) else {
             continue;
         };
-        keyspace.root = update.root;
         keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
-        keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
-        keyspace.dirty = true;
+        if let Some(root) = update.root {
+            keyspace.root = root;
+            keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
+            keyspace.dirty = true;
+        }
     }
     let frozen = state.generations.split_off(1);
     state

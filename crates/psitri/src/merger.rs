@@ -184,7 +184,10 @@ pub(crate) fn run(engine: &Engine) {
             }
         }
         if engine.is_poisoned() {
-            std::thread::sleep(TICK);
+            let mut signals = engine.signals.lock.lock();
+            if !signals.stopping {
+                engine.signals.work.wait_for(&mut signals, TICK);
+            }
             continue;
         }
         let now = {
@@ -359,9 +362,14 @@ fn merge_slots(
         else {
             continue;
         };
-        let changes = OwnChanges::committed(buffer.cursor(), &mut merged.adopted);
-        let (root, entries) = merge_buffer(&mut sink, keyspace.root, buffer, changes)?;
-        merged.entries += entries;
+        let root = if buffer.is_empty() {
+            None
+        } else {
+            let changes = OwnChanges::committed(buffer.cursor(), &mut merged.adopted);
+            let (root, entries) = merge_buffer(&mut sink, keyspace.root, buffer, changes)?;
+            merged.entries += entries;
+            Some(root)
+        };
         merged.updates.push(RootUpdate {
             slot,
             id: keyspace.core.id,
@@ -381,7 +389,10 @@ fn publish(engine: &Engine, generation: &Generation, slots: &[u32], merged: Merg
     let version = state.tree_version + 1;
     let gone = |slot: u32, id: u32| state.keyspace(slot, id).is_none();
     debug_assert!(
-        merged.updates.iter().all(|u| !gone(u.slot, u.id)),
+        merged
+            .updates
+            .iter()
+            .all(|u| u.root.is_none() || !gone(u.slot, u.id)),
         "drop waits for the merge"
     );
     drop(state);
@@ -419,22 +430,20 @@ impl Engine {
     /// write locks, marked as writing to no generation.
     pub fn drain(&self, slots: &[u32]) -> Result<()> {
         self.drain_while(|state| {
-            let pending = |generation: &Generation, slot: u32, even_empty: bool| {
+            let pending = |generation: &Generation, slot: u32| {
                 let merged = state.keyspaces[slot as usize]
                     .as_ref()
                     .is_none_or(|k| k.generation_merged >= generation.id);
                 !merged
                     && generation
                         .buffer(slot)
-                        .is_some_and(|buffer| even_empty || !buffer.is_empty())
+                        .is_some_and(|buffer| !buffer.is_empty())
             };
-            let active = slots
-                .iter()
-                .any(|&slot| pending(state.active(), slot, false));
-            // The merge takes up empty buffers too, and publishes a root for them.
+            // An empty buffer may wait: the merge changes no root for it.
+            let active = slots.iter().any(|&slot| pending(state.active(), slot));
             let frozen = state.generations[1..]
                 .iter()
-                .any(|g| slots.iter().any(|&slot| pending(g, slot, true)));
+                .any(|g| slots.iter().any(|&slot| pending(g, slot)));
             (active, frozen)
         })
     }

@@ -178,7 +178,7 @@ impl WriteTxn {
             .map(|part| RootUpdate {
                 slot: part.slot,
                 id: part.id,
-                root: part.root,
+                root: Some(part.root),
                 // What the active generation holds for the keyspace, if anything, was merged before.
                 generation_merged: active.saturating_sub(1),
                 csn_merged: csn,
