@@ -113,13 +113,7 @@ impl Database {
                 let engine = Arc::clone(&engine);
                 std::thread::Builder::new()
                     .name(name.into())
-                    .spawn(move || {
-                        let run = std::panic::AssertUnwindSafe(|| body(&engine));
-                        if std::panic::catch_unwind(run).is_err() {
-                            // Nobody else does its work: those who wait for it are told.
-                            engine.poison(&Error::BackgroundPanic);
-                        }
-                    })
+                    .spawn(move || run_guarded(&engine, body))
                     .map_err(|source| {
                         let what = format!("a background thread cannot be started: {source}");
                         Error::BadOption {
@@ -548,6 +542,15 @@ impl Database {
             return Ok(());
         }
         self.checkpoint()
+    }
+}
+
+/// Runs a background thread. If it panics, nobody would do its work, and those who wait for it would wait for ever: writes are
+/// refused from then on.
+fn run_guarded(engine: &Engine, body: fn(&Engine)) {
+    let run = std::panic::AssertUnwindSafe(|| body(engine));
+    if std::panic::catch_unwind(run).is_err() {
+        engine.poison(&Error::BackgroundPanic);
     }
 }
 

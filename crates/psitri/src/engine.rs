@@ -454,10 +454,12 @@ pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate
         let Some(keyspace) = slot.filter(|keyspace| keyspace.core.id == update.id) else {
             continue;
         };
-        keyspace.root = update.root.unwrap_or(keyspace.root);
         keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
-        keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
-        keyspace.dirty = true;
+        if let Some(root) = update.root {
+            keyspace.root = root;
+            keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
+            keyspace.dirty = true;
+        }
     }
     let frozen = state.generations.split_off(1);
     state

@@ -179,7 +179,10 @@ pub(crate) fn run(engine: &Engine) {
             signals.merge_wanted = false;
         }
         if engine.is_poisoned() {
-            std::thread::sleep(TICK);
+            let mut signals = engine.signals.lock.lock();
+            if !signals.stopping {
+                engine.signals.work.wait_for(&mut signals, TICK);
+            }
             continue;
         }
         let now = {
@@ -425,22 +428,20 @@ impl Engine {
     /// write locks, marked as writing to no generation.
     pub fn drain(&self, slots: &[u32]) -> Result<()> {
         self.drain_while(|state| {
-            let pending = |generation: &Generation, slot: u32, even_empty: bool| {
+            let pending = |generation: &Generation, slot: u32| {
                 let merged = state.keyspaces[slot as usize]
                     .as_ref()
                     .is_none_or(|k| k.generation_merged >= generation.id);
                 !merged
                     && generation
                         .buffer(slot)
-                        .is_some_and(|buffer| even_empty || !buffer.is_empty())
+                        .is_some_and(|buffer| !buffer.is_empty())
             };
-            let active = slots
-                .iter()
-                .any(|&slot| pending(state.active(), slot, false));
-            // The merge takes up empty buffers too, and publishes a root for them.
+            // An empty buffer may wait: the merge changes no root for it.
+            let active = slots.iter().any(|&slot| pending(state.active(), slot));
             let frozen = state.generations[1..]
                 .iter()
-                .any(|g| slots.iter().any(|&slot| pending(g, slot, true)));
+                .any(|g| slots.iter().any(|&slot| pending(g, slot)));
             (active, frozen)
         })
     }

@@ -7,6 +7,9 @@
 //! (3) Operations of a keyspace up to its merged CSN are in its tree and are skipped.
 //! (4) The log ends before the first record that refers to a value which is not in the data file. If the log was durable
 //!     beyond it that is damage.
+//! (5) What was read but is not proven to be durable is written again and flushed before the log goes on: the process that
+//!     wrote it may have been killed before its flush, or after one that failed, and then the system may call pages clean
+//!     that never reached the disk.
 
 use std::{
     collections::HashMap,
@@ -23,8 +26,8 @@ use crate::{
     node::{NodeRef, PAGE_BYTES, ValuePointer},
     options::OpenKind,
     pager::{
-        CheckpointRecord, DATA_FILE, PageMap, Pager, SUPERBLOCK_PAGES, SlotError, Superblock,
-        value_extent,
+        CheckpointRecord, DATA_FILE, Extent, PageMap, Pager, SUPERBLOCK_PAGES, SlotError,
+        Superblock, value_extent,
     },
     state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, State},
     storage::{LockMode, OpenMode, Storage, StorageFile},
@@ -117,13 +120,15 @@ pub(crate) fn open(
             None,
         ));
     }
-    let end = wal::replay_while(
+    let mut lost = None;
+    let replayed = wal::replay_while(
         storage.as_ref(),
         superblock.wal_start_lsn,
         superblock.wal_durable_lsn,
         |record| {
             let failed = |error| WalError::Visitor(Box::new(error));
-            if !recovery.has_values(&pager, &record).map_err(failed)? {
+            lost = recovery.missing_value(&pager, &record).map_err(failed)?;
+            if lost.is_some() {
                 return Ok(false);
             }
             recovery
@@ -131,11 +136,23 @@ pub(crate) fn open(
                 .map_err(failed)
                 .map(|()| true)
         },
-    )?;
+    );
+    let end = match (replayed, lost) {
+        // (4): the log was durable beyond the record, so the value was too.
+        (Err(WalError::Corrupted { .. }), Some(damage)) => return Err(damage),
+        (replayed, _) => replayed?,
+    };
     let log = if read_only {
         None
     } else {
-        // The superblock may be in the page cache only, if its writer was killed.
+        // (5)
+        let place = Superblock::offset(superblock.generation);
+        file.write_at(&superblock.encode(), place)?;
+        for (end_lsn, extent) in &recovery.values {
+            if *end_lsn > end.proven_lsn {
+                pager.write_again(*extent)?;
+            }
+        }
         file.sync_data()?;
         Some(Wal::resume(
             Arc::clone(&storage),
@@ -247,6 +264,8 @@ struct Recovery {
     csn: u64,
     pool: Arc<ArenaPool>,
     log_start: u64,
+    /// Large values that the log refers to, with the end of the record.
+    values: Vec<(u64, Extent)>,
 }
 
 impl Recovery {
@@ -280,6 +299,7 @@ impl Recovery {
             csn: superblock.csn,
             pool,
             log_start: superblock.wal_start_lsn,
+            values: Vec::new(),
         };
         for entry in read_catalog(pager, catalog)? {
             recovery.add_keyspace(entry.id, &entry.name, entry.root, entry.csn_merged)?;
@@ -318,22 +338,20 @@ impl Recovery {
         Ok(())
     }
 
-    /// (4): whether the values that a record refers to are there. They need not be if the record was not durable.
-    fn has_values(&self, pager: &Pager, record: &wal::Record<'_>) -> Result<bool> {
+    /// (4): the first value of a record that is not there. It need not be if the record was not durable.
+    fn missing_value(&self, pager: &Pager, record: &wal::Record<'_>) -> Result<Option<Error>> {
         for op in OpsIter::new(record.payload, record.op_count) {
             let op = op.map_err(|e| Error::corrupted("log", record.lsn, e.what))?;
             if let Op::PutLarge {
                 keyspace, pointer, ..
             } = op
                 && self.is_news(record, keyspace)
-                && pager
-                    .recheck_value(&ValuePointer::decode(&pointer))
-                    .is_err()
+                && let Err(damage) = pager.recheck_value(&ValuePointer::decode(&pointer))
             {
-                return Ok(false);
+                return Ok(Some(damage));
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// Applies one record of the log.
@@ -384,6 +402,7 @@ impl Recovery {
                 // Versions that were not durable are forgotten, their births are not: versions go on after them.
                 self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
+                self.values.push((record.end_lsn, value_extent(&value)));
                 let slot = self.by_id[&keyspace];
                 self.generations[0].large_values.lock().push((slot, value));
                 self.put(record, keyspace, key, Kind::Large, &pointer)

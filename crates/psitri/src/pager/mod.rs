@@ -344,6 +344,19 @@ impl Pager {
         }
     }
 
+    /// Writes an extent again as it is: the system may wrongly believe that it has written it.
+    pub fn write_again(&self, extent: Extent) -> Result<()> {
+        let offset = extent.page * PAGE_BYTES as u64;
+        let bytes = (extent.units as usize * UNIT_BYTES).next_multiple_of(PAGE_BYTES);
+        self.check_range(offset, bytes as u64)?;
+        // By way of a copy: not every file can be written from its own mapping.
+        for (index, chunk) in self.bytes(offset, bytes).chunks(1 << 20).enumerate() {
+            let at = offset + ((index as u64) << 20);
+            self.file.write_at(&chunk.to_vec(), at)?;
+        }
+        Ok(())
+    }
+
     /// Marks a value that only the log refers to, at recovery.
     pub fn hold(&self, extent: Extent) {
         self.space.lock().map.hold(extent);

@@ -39,12 +39,12 @@ pub struct ReplayEnd {
     pub end_lsn: u64,
     /// Number of records visited.
     pub records: u64,
+    /// Everything below was durable before this replay.
+    pub proven_lsn: u64,
     /// The segments that hold the log from the caller's position to the end.
     pub(super) chain: Vec<Link>,
     /// Other segment files: orphans behind a torn tail, spares, released ones.
     pub(super) others: Vec<String>,
-    /// Everything below was durable before this replay.
-    pub(super) proven_lsn: u64,
     pub(super) id_max: Option<u32>,
     pub(super) sequence_max: Option<u64>,
 }
