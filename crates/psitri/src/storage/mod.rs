@@ -81,7 +81,7 @@ pub enum StorageError {
         file: String,
     },
     /// Someone else holds the directory's lock.
-    #[error("{path} is in use by {}; close it there first", holder_text(*holder))]
+    #[error("{path} is locked by {}; close it there first", holder_text(*holder))]
     Locked {
         /// The directory.
         path: String,
