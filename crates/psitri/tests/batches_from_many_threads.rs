@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 const THREADS: u64 = 8;
-const BATCHES: u64 = 400;
+const BATCHES: u64 = 150;
 
 #[test]
 fn every_batch_is_there_and_whole() {
