@@ -333,7 +333,7 @@ fn ways_of_opening() {
     let locked = Database::open(&path).unwrap_err();
     assert!(matches!(locked, Error::Storage(_)), "{locked:?}");
     let message = locked.to_string();
-    assert!(message.contains("is in use by"), "{message}");
+    assert!(message.contains("is locked by"), "{message}");
     db.close().unwrap();
     let exists = format!("{shown}: a database exists already; use open, or remove it first");
     assert_error!(
