@@ -3,9 +3,15 @@
 //! In a file of its own: it looks at all threads of its process.
 #![cfg(target_os = "linux")]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use psitri::{Database, Keyspace, Options, storage::sim::SimStorage};
+
+/// One test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn put(db: &Database, ks: &Keyspace, key: &[u8], value: &[u8]) {
     let mut txn = db.begin(&[ks]).unwrap();
@@ -16,6 +22,7 @@ fn put(db: &Database, ks: &Keyspace, key: &[u8], value: &[u8]) {
 /// An open transaction keeps a frozen buffer from being merged; the merge thread must sleep meanwhile.
 #[test]
 fn the_merge_thread_sleeps_while_an_open_transaction_holds_it_back() {
+    let _alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
     /// How often the merge thread went to sleep.
     fn sleeps() -> u64 {
         std::fs::read_dir("/proc/self/task")
@@ -52,6 +59,7 @@ fn the_merge_thread_sleeps_while_an_open_transaction_holds_it_back() {
 /// Log that an open transaction holds back is no reason for a checkpoint: it could not let go of it.
 #[test]
 fn no_checkpoint_follows_the_other_while_an_open_transaction_holds_the_log() {
+    let _alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
     let options = Options::new()
         .buffer_bytes(256 << 10)
         .wal_segment_bytes(256 << 10)
