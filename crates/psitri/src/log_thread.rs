@@ -1,9 +1,9 @@
-//! The log's housekeeping: segments are made and touched ahead of the writer, full ones are flushed, and with
+//! Housekeeping for the writers: log segments and buffer memory are touched ahead of them, full segments are flushed, and with
 //! [`Durability::Async`](crate::Durability::Async) the log is flushed at intervals.
 
 use std::time::{Duration, Instant};
 
-use crate::{Durability, engine::Engine, error::Error};
+use crate::{Durability, engine::Engine, error::Error, sync::Arc};
 
 /// How often the thread looks whether the appender needs a segment.
 const TICK: Duration = Duration::from_millis(2);
@@ -31,6 +31,9 @@ impl Engine {
                 if now != seen {
                     (seen, moved_at) = (now, Some(Instant::now()));
                 }
+                let active = Arc::clone(self.states.current().active());
+                active.populate_ahead(self.options.buffer_bytes as u64);
+                drop(active);
                 // An idle log needs no spare segments: they would only take space.
                 let busy = moved_at.is_some_and(|at: Instant| at.elapsed() < IDLE);
                 if busy && log.needs_maintenance() {

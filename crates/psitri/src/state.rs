@@ -103,6 +103,11 @@ impl Generation {
             .expect("the arena is taken only by drop")
     }
 
+    /// Touches memory in front of the writers; see [`Arena::populate_ahead`].
+    pub fn populate_ahead(&self, bytes_max: u64) {
+        self.arena().populate_ahead(bytes_max);
+    }
+
     #[inline]
     pub fn bytes_used(&self) -> u64 {
         self.arena().bytes_used()

@@ -33,6 +33,9 @@ pub(super) const UNIT_BYTES: usize = 8;
 pub const ARENA_BYTES_MAX: usize = 1 << 32;
 /// The first line is never handed out, so that reference 0 can mean "none".
 const RESERVED_BYTES: u64 = 64;
+/// Writers that fill less than this do without memory that is touched ahead.
+const POPULATE_FROM_BYTES: u64 = 1 << 20;
+const POPULATE_AHEAD_BYTES: u64 = 8 << 20;
 const CHUNK_ALIGN_BYTES: u64 = 64;
 /// Mappings from this size on ask for huge pages: below, they would cost more than they save.
 #[cfg(not(loom))]
@@ -49,6 +52,8 @@ pub struct Arena {
     next: AtomicU64,
     /// See [`Arena::charge`].
     charged: AtomicU64,
+    /// End of the part that was touched ahead of the writers.
+    populated: AtomicU64,
 }
 
 /// A part of an arena that belongs to one writer: bytes `start..end`.
@@ -69,6 +74,7 @@ impl Arena {
             bytes_max: bytes as u64,
             next: AtomicU64::new(RESERVED_BYTES),
             charged: AtomicU64::new(0),
+            populated: AtomicU64::new(0),
         })
     }
 
@@ -105,6 +111,19 @@ impl Arena {
         }
     }
 
+    /// Touches the next megabytes in front of the writers, once they have filled some. Call it now and then from one
+    /// background thread; memory that was touched in an earlier life of the arena is not touched again.
+    pub fn populate_ahead(&self, bytes_max: u64) {
+        let used = self.next.load(Ordering::Relaxed);
+        let populated = self.populated.load(Ordering::Relaxed);
+        if used < POPULATE_FROM_BYTES || used + POPULATE_AHEAD_BYTES / 2 < populated {
+            return;
+        }
+        let to = (used + POPULATE_AHEAD_BYTES).min(bytes_max).max(populated);
+        self.populate(populated.max(used), to);
+        self.populated.store(to, Ordering::Relaxed);
+    }
+
     /// Gives all memory behind the first `keep_bytes` back to the operating system. Only after [`Arena::reset`]:
     /// content there is lost.
     pub fn release_over(&mut self, keep_bytes: u64) {
@@ -113,6 +132,8 @@ impl Arena {
             .next_multiple_of(1 << 16)
             .min(self.bytes_max);
         self.memory.release(from as usize);
+        let populated = self.populated.load(Ordering::Relaxed).min(from);
+        self.populated.store(populated, Ordering::Relaxed);
     }
 
     /// Takes between `min_bytes` and `want_bytes` of memory, aligned to a cache line.

@@ -36,11 +36,11 @@ impl WriteTxn {
         let slots: Vec<u32> = self.parts.iter().map(|part| part.slot).collect();
         engine.drain(&slots)?;
         self.pin_current()?;
-        self.private = Some(Private {
+        self.private = Some(Box::new(Private {
             generation: Generation::new(NO_GENERATION, &engine.pool)?,
             changes: Changes::default(),
             spilled: false,
-        });
+        }));
         self.bytes = 0;
         self.enter_private_buffers();
         Ok(())

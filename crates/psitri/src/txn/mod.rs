@@ -63,7 +63,7 @@ pub struct WriteTxn {
     csn: u64,
     parts: SmallVec<[Part; 1]>,
     frames: Vec<Frame>,
-    private: Option<Private>,
+    private: Option<Box<Private>>,
     /// Bytes written since the last spill.
     bytes: u64,
     /// Values that this transaction wrote to the data file, by part.
