@@ -187,12 +187,12 @@ fn a_missing_database_is_named_and_not_created() {
 }
 
 #[test]
-fn a_locked_database_is_said_to_be_locked() {
+fn a_database_in_use_is_said_to_be() {
     let fixture = Fixture::new();
     let held = psitri::Database::open(fixture.path()).expect("opens");
     let ran = psitri(&["put", &fixture.db(), "a", "b"]);
     assert_eq!(ran.code, 3);
-    assert!(ran.err.contains("lock"), "{}", ran.err);
+    assert!(ran.err.contains("is in use by process"), "{}", ran.err);
     drop(held);
 }
 
