@@ -350,9 +350,11 @@ impl Pager {
         let bytes = (extent.units as usize * UNIT_BYTES).next_multiple_of(PAGE_BYTES);
         self.check_range(offset, bytes as u64)?;
         // By way of a copy: not every file can be written from its own mapping.
+        let mut copy = Vec::new();
         for (index, chunk) in self.bytes(offset, bytes).chunks(1 << 20).enumerate() {
-            let at = offset + ((index as u64) << 20);
-            self.file.write_at(&chunk.to_vec(), at)?;
+            copy.clear();
+            copy.extend_from_slice(chunk);
+            self.file.write_at(&copy, offset + ((index as u64) << 20))?;
         }
         Ok(())
     }
