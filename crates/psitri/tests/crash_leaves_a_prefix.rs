@@ -8,8 +8,10 @@
 #[path = "common/crash_world.rs"]
 mod crash_world;
 
-use crash_world::{Client, Oracle, Outcome, Random, open_and_check, parameter, small_options};
-use psitri::storage::sim::SimStorage;
+use crash_world::{
+    Client, Oracle, Outcome, Random, open_and_check, parameter, small_options, small_options_with,
+};
+use psitri::{Durability, storage::sim::SimStorage};
 use std::sync::{
     Mutex,
     atomic::{AtomicU64, Ordering},
@@ -31,10 +33,13 @@ fn story(seed: u64) -> u64 {
         // Early: in recovery. Late: in commits, merges, checkpoints.
         let calls = [25, 120, 600][random.below(3) as usize];
         storage.crash_at_call(1 + random.below(calls));
-        let options = small_options(&mut random);
+        let durability = [Durability::None, Durability::Async, Durability::Sync];
+        let durability = durability[random.below(3) as usize];
+        let options = small_options_with(&mut random, durability);
         if let Some(db) = open_and_check(&storage, options, &mut oracle, &context) {
             let steps = 20 + random.below(120);
-            let client = Client::new(db.clone(), &storage, &mut oracle, &mut random);
+            let mut client = Client::new(db.clone(), &storage, &mut oracle, &mut random);
+            client.durability = durability;
             if client.work(steps) == Outcome::Done {
                 storage.crash_now();
             } else {

@@ -1,19 +1,16 @@
-//! A database under a random workload, and the oracle that knows every state it went through.
-//!
-//! The oracle keeps the content after every commit. After a crash the database must be in exactly one of these states: not
-//! before the last commit that was acknowledged as durable, and after the mere end of a process not before the last that was
-//! acknowledged at all. The commit that was under way may be there or not.
+//! A database under a random workload, beside the oracle that knows every state it went through.
 //!
 //! The workload and the crash points repeat with the seed; what the background threads have got to by then does not.
 #![allow(dead_code)] // each test uses its part
 use psitri::{
     Database, Durability, Error, Keyspace, Options, WriteBatch, WriteTxn, storage::sim::SimStorage,
 };
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-pub type Map = BTreeMap<Vec<u8>, Arc<[u8]>>;
-/// Everything in a database: keyspaces by name.
-pub type Content = BTreeMap<String, Arc<Map>>;
+#[path = "oracle.rs"]
+mod oracle;
+#[allow(unused_imports)] // as above
+pub use oracle::{Content, Map, Oracle, read_all};
 
 /// SplitMix64.
 pub struct Random(pub u64);
@@ -50,6 +47,11 @@ pub fn parameter(name: &str) -> Option<u64> {
 
 /// Sizes at which everything happens often: spills, freezes, merges, checkpoints, recycled segments.
 pub fn small_options(random: &mut Random) -> Options {
+    small_options_with(random, Durability::None)
+}
+
+/// As [`small_options`], with the durability of commits that name none, and of changes of keyspaces.
+pub fn small_options_with(random: &mut Random, durability: Durability) -> Options {
     Options::new()
         .buffer_bytes(256 << 10)
         .frozen_buffers(1 + random.below(3) as usize)
@@ -63,169 +65,7 @@ pub fn small_options(random: &mut Random) -> Options {
         } else {
             3_600_000
         }))
-        .durability(match random.below(4) {
-            0 => Durability::Async,
-            1 => Durability::Sync,
-            _ => Durability::None,
-        })
-}
-
-/// What the world outside remembers.
-pub struct Oracle {
-    /// Content after each commit, from the state that was last seen to be there.
-    history: Vec<Content>,
-    /// Newest commit that returned, and newest that was durable by then: indices of `history`.
-    acknowledged: usize,
-    durable: usize,
-    /// No power loss since the database was last looked at.
-    pub complete: bool,
-    /// What each state of `history` came from, for messages.
-    steps: Vec<String>,
-}
-
-impl Oracle {
-    pub fn new() -> Oracle {
-        Oracle {
-            history: vec![Content::new()],
-            acknowledged: 0,
-            durable: 0,
-            complete: true,
-            steps: vec!["the beginning".into()],
-        }
-    }
-
-    pub fn newest(&self) -> &Content {
-        self.history
-            .last()
-            .expect("there is always a state to begin with")
-    }
-
-    /// Whether a living process may show this content: everything acknowledged, and no more than was tried.
-    pub fn check_shown(&self, content: &Content, context: &str) {
-        let allowed = &self.history[self.acknowledged..];
-        assert!(
-            allowed.contains(content),
-            "{context}: differs from what was acknowledged by {}; the last step was {:?}",
-            difference(&allowed[0], content),
-            self.steps.last()
-        );
-    }
-
-    fn push(&mut self, content: Content, step: String) {
-        self.history.push(content);
-        self.steps.push(step);
-    }
-
-    fn acknowledge(&mut self, durable: bool) {
-        self.acknowledged = self.history.len() - 1;
-        // A transaction that changed nothing leaves no record, and makes nothing durable.
-        let changed = self.history.iter().rev().take(2).collect::<Vec<_>>();
-        if durable && changed[0] != changed[1] {
-            self.durable = self.acknowledged;
-        }
-    }
-
-    /// Everything acknowledged is durable now.
-    pub fn flushed(&mut self, how: &str) {
-        let last = self.steps.last_mut().expect("one for each state");
-        *last = format!("{last}, then {how}");
-        self.durable = self.acknowledged;
-    }
-
-    /// Checks what a reopened database holds and goes on from there.
-    pub fn settle(&mut self, found: Content, context: &str) {
-        let least = if self.complete {
-            self.acknowledged
-        } else {
-            self.durable
-        };
-        let Some(at) = (least..self.history.len()).find(|&at| self.history[at] == found) else {
-            let older = self.history.iter().position(|state| *state == found);
-            let newest = difference(self.newest(), &found);
-            let oldest = difference(&self.history[least], &found);
-            panic!(
-                "{context}: recovered state {older:?} of {} (acknowledged {}, durable {}, complete {}); from the newest it \
-                 differs by {newest}; from the oldest allowed by {oldest}; the states came from {:#?}",
-                self.history.len(),
-                self.acknowledged,
-                self.durable,
-                self.complete,
-                self.steps.iter().enumerate().collect::<Vec<_>>()
-            );
-        };
-        self.history.drain(..at);
-        self.history.truncate(1);
-        self.steps = vec!["the last opening".into()];
-        (self.acknowledged, self.durable) = (0, 0);
-        self.complete = true;
-    }
-
-    /// A commit failed for good: nothing of it may be there.
-    fn undo(&mut self) {
-        self.history.pop();
-        self.steps.pop();
-    }
-}
-
-/// A few words about how two contents differ.
-fn difference(expected: &Content, found: &Content) -> String {
-    let mut words = Vec::new();
-    for name in expected
-        .keys()
-        .chain(found.keys().filter(|n| !expected.contains_key(*n)))
-    {
-        match (expected.get(name), found.get(name)) {
-            (Some(_), None) => words.push(format!("keyspace {name} missing")),
-            (None, Some(_)) => words.push(format!("keyspace {name} too many")),
-            (Some(e), Some(f)) if e != f => {
-                let missing = e.keys().filter(|k| !f.contains_key(*k)).count();
-                let more = f.keys().filter(|k| !e.contains_key(*k)).count();
-                let other = e
-                    .iter()
-                    .filter(|(k, v)| f.get(*k).is_some_and(|w| w != *v))
-                    .count();
-                words.push(format!(
-                    "keyspace {name}: {missing} missing, {more} too many, {other} other values"
-                ));
-            }
-            _ => {}
-        }
-    }
-    if words.is_empty() {
-        "nothing".into()
-    } else {
-        words.join("; ")
-    }
-}
-
-/// Reads everything, and checks that counts agree with what is read.
-pub fn read_all(db: &Database) -> Result<Content, Error> {
-    let mut content = Content::new();
-    let snapshot = db.snapshot();
-    for name in db.keyspaces() {
-        let keyspace = db.open_keyspace(&name)?;
-        let mut map = Map::new();
-        let mut last: Option<Vec<u8>> = None;
-        snapshot.for_each(&keyspace, .., |key, value| {
-            assert!(
-                last.as_deref().is_none_or(|last| last < key),
-                "keys come in order"
-            );
-            last = Some(key.to_vec());
-            map.insert(key.to_vec(), Arc::from(value));
-            ControlFlow::Continue(())
-        })?;
-        assert_eq!(
-            snapshot.count(&keyspace, ..)?,
-            map.len() as u64,
-            "count of {name}"
-        );
-        if let Some((key, value)) = map.iter().nth(map.len() / 2) {
-            assert_eq!(snapshot.get(&keyspace, key)?, Some(&value[..]), "get");
-        }
-        content.insert(name, Arc::new(map));
-    }
-    Ok(content)
+        .durability(durability)
 }
 
 /// How a piece of work ended.
@@ -283,8 +123,9 @@ pub struct Client<'a> {
     pub random: &'a mut Random,
     /// Faults are being injected: failures without a crash are to be expected.
     pub faults: bool,
+    /// Durability of the database.
+    pub durability: Durability,
     long: Option<LongTxn>,
-    default_waits: bool,
 }
 
 /// Why a step ended early.
@@ -309,8 +150,8 @@ impl<'a> Client<'a> {
             oracle,
             random,
             faults: false,
+            durability: Durability::None,
             long: None,
-            default_waits: false,
         }
     }
 
@@ -372,7 +213,7 @@ impl<'a> Client<'a> {
         let ok = result.is_ok();
         let step = self.check(result);
         match &step {
-            Ok(()) => self.oracle.acknowledge(durable || self.default_waits),
+            Ok(()) => self.oracle.acknowledge(durable),
             Err(Stop::Failed) => self.oracle.undo(),
             Err(Stop::Ended(_)) => debug_assert!(!ok),
         }
@@ -396,7 +237,7 @@ impl<'a> Client<'a> {
         next.insert(name.clone(), Arc::default());
         self.oracle.push(next, format!("create {name}"));
         let result = self.db.create_keyspace(&name).map(drop);
-        self.committed(result, false)
+        self.committed(result, waits(self.durability))
     }
 
     fn drop_keyspace(&mut self) -> Step {
@@ -407,7 +248,7 @@ impl<'a> Client<'a> {
         next.remove(&name);
         self.oracle.push(next, format!("drop {name}"));
         let result = self.db.drop_keyspace(&name);
-        self.committed(result, false)
+        self.committed(result, waits(self.durability))
     }
 
     fn rename(&mut self) -> Step {
@@ -428,7 +269,7 @@ impl<'a> Client<'a> {
         }
         let result = self.db.rename_keyspace(from, &to);
         let failed = result.is_err();
-        let step = self.committed(result, false);
+        let step = self.committed(result, waits(self.durability));
         if failed
             && let Some(long) = &mut self.long
             && long.name == to
