@@ -461,15 +461,25 @@ pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate
             keyspace.dirty = true;
         }
     }
-    let frozen = state.generations.split_off(1);
-    state
-        .generations
-        .extend(frozen.into_iter().filter(|generation| {
-            generation.slots().iter().any(|&slot| {
-                keyspaces[slot as usize]
-                    .as_ref()
-                    .is_some_and(|k| k.generation_merged < generation.id)
-            })
-        }));
     state.keyspaces = Arc::new(keyspaces);
+    drop_finished(state);
+}
+
+/// Whether no keyspace needs a frozen generation any more: all merged it, or were dropped.
+pub(crate) fn is_finished(state: &State, generation: &Generation) -> bool {
+    !generation.slots().iter().any(|&slot| {
+        state.keyspaces[slot as usize]
+            .as_ref()
+            .is_some_and(|k| k.generation_merged < generation.id)
+    })
+}
+
+/// Drops the frozen generations that are finished.
+pub(crate) fn drop_finished(state: &mut State) {
+    let frozen = state.generations.split_off(1);
+    let needed: Vec<_> = frozen
+        .into_iter()
+        .filter(|generation| !is_finished(state, generation))
+        .collect();
+    state.generations.extend(needed);
 }

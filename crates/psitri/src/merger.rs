@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::{
     Result,
     buffer::{BufferCursor, Found, KeyspaceBuffer},
-    engine::{Engine, RootUpdate},
+    engine::{Engine, RootUpdate, drop_finished, is_finished},
     error::Error,
     layers::CSN_NEWEST,
     node::ValuePointer,
@@ -239,10 +239,26 @@ pub(crate) fn merge_all(engine: &Engine) -> Result<bool> {
             found
         };
         let Some((generation, slots)) = next else {
+            retire_finished(engine);
             return Ok(progress);
         };
         merge_generation(engine, &generation, &slots)?;
         progress = true;
+        note(engine, Ok(()));
+    }
+}
+
+/// Lets go of frozen generations that are finished without a merge: their keyspaces were dropped.
+fn retire_finished(engine: &Engine) {
+    let any = {
+        let state = engine.states.current();
+        state.generations[1..]
+            .iter()
+            .any(|generation| is_finished(&state, generation))
+    };
+    if any {
+        engine.change_layers(drop_finished);
+        engine.reclaim(&mut engine.tree.lock());
         note(engine, Ok(()));
     }
 }
