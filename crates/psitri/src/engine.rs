@@ -297,8 +297,13 @@ impl Engine {
         if self.pager.is_reclaim_due() {
             self.reclaim(tree);
         } else {
-            drop(self.states.reclaim(|_| ()));
+            self.reclaim_states();
         }
+    }
+
+    /// Frees states that nobody can reach any more, and with them merged buffers.
+    pub fn reclaim_states(&self) {
+        drop(self.states.reclaim(|_| ()));
     }
 
     /// Freezes the active generation if it is still `generation` and holds anything.

@@ -28,6 +28,8 @@ use crate::{
 
 /// How often the thread looks for an idle buffer.
 const TICK: Duration = Duration::from_millis(50);
+/// The same while states that nobody may need any more are not freed yet.
+const TICK_RETIRED: Duration = Duration::from_millis(5);
 /// Pause after a merge that failed.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -171,7 +173,13 @@ pub(crate) fn run(engine: &Engine) {
             if signals.failure.is_some() {
                 engine.signals.work.wait_for(&mut signals, RETRY);
             } else if !signals.merge_wanted {
-                engine.signals.work.wait_for(&mut signals, TICK);
+                // A transaction may hold on to a merged buffer for a moment: its memory is wanted back soon.
+                let pause = if engine.states.retired_len() > 0 {
+                    TICK_RETIRED
+                } else {
+                    TICK
+                };
+                engine.signals.work.wait_for(&mut signals, pause);
             }
             if signals.stopping {
                 return;
@@ -194,6 +202,9 @@ pub(crate) fn run(engine: &Engine) {
         } else if since.elapsed() >= engine.options.idle_flush {
             since = Instant::now();
             idle(engine, now.0);
+        }
+        if engine.states.retired_len() > 0 {
+            engine.reclaim_states();
         }
         let result = merge_all(engine);
         note(engine, result.map(drop));

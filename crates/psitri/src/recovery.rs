@@ -37,6 +37,8 @@ use crate::{
 };
 
 const DATA_FILE_NEW: &str = "data.new";
+/// Arenas of finished buffers kept for the next ones.
+const ARENAS_KEPT_MAX: usize = 1;
 /// Spare log segments kept for reuse.
 const WAL_SPARES_MAX: usize = 2;
 /// What an operation takes in the buffer beside its bytes in the log, at most about.
@@ -99,7 +101,7 @@ pub(crate) fn open(
     )?;
     pager.adopt_map(loaded);
 
-    let pool = Arc::new(ArenaPool::new(options.buffer_bytes, options.frozen_buffers));
+    let pool = Arc::new(ArenaPool::new(options.buffer_bytes, ARENAS_KEPT_MAX));
     let mut recovery = Recovery::new(
         next_database_id(),
         &options,
