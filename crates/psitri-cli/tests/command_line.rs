@@ -192,7 +192,7 @@ fn a_database_in_use_is_said_to_be() {
     let held = psitri::Database::open(fixture.path()).expect("opens");
     let ran = psitri(&["put", &fixture.db(), "a", "b"]);
     assert_eq!(ran.code, 3);
-    assert!(ran.err.contains("is in use by process"), "{}", ran.err);
+    assert!(ran.err.contains("is locked by process"), "{}", ran.err);
     drop(held);
 }
 
