@@ -236,21 +236,21 @@ fn every_noted_commit_survives_the_kill() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        if kill == 0 {
-            // How long it takes to come to committing, here and now.
+        if kill % 2 == 0 {
+            // Dies while it commits, merges and takes checkpoints.
             let start = Instant::now();
-            while File::open(&notes).map_or(0, |file| noted(&file, 0)) == 0 {
-                assert!(
-                    start.elapsed() < Duration::from_secs(20),
-                    "the first process does not commit"
-                );
+            while File::open(&notes).map_or(0, |file| noted(&file, 0)) <= before {
+                let ended = child.try_wait().unwrap().is_some();
+                if ended || start.elapsed() > Duration::from_secs(30) {
+                    break;
+                }
                 std::thread::sleep(Duration::from_micros(200));
             }
             start_us = start.elapsed().as_micros() as u64;
+            std::thread::sleep(Duration::from_micros(random.below(25_000)));
         } else {
-            // Some die early: starting, or in recovery.
-            let life_us = random.below(5 * start_us + 20_000);
-            std::thread::sleep(Duration::from_micros(life_us));
+            // Dies at any moment from its start on, mostly in recovery.
+            std::thread::sleep(Duration::from_micros(random.below(start_us * 3 / 2 + 1)));
         }
         child.kill().unwrap();
         let output = child.wait_with_output().unwrap();
@@ -276,7 +276,7 @@ fn every_noted_commit_survives_the_kill() {
     db.close().unwrap();
     println!("{total} transfers, {opened} of {kills} processes came to committing");
     assert!(
-        opened * 4 > kills,
-        "only {opened} of {kills} processes came to committing: give them more time"
+        opened * 2 >= kills,
+        "only {opened} of {kills} processes came to committing"
     );
 }
