@@ -1,21 +1,25 @@
 //! What a workload asks of an engine.
 //!
-//! Three traits, so that a thing which can only write (the upper bound of the bank workload) need not pretend to more:
-//! [`Writer`] begins batches, a [`Batch`] reads and writes and commits, and an [`Engine`] adds opening, bulk load, snapshots and sizes.
-//! Workloads are generic over them and compiled once per engine. Values are handed to a closure, because engines differ in how long
-//! a value that was read stays where it is.
+//! Traits for what an engine does, so that a thing which can only write (the upper bound of the bank workload) need not pretend to more:
+//! [`Writer`] begins batches, a [`Batch`] reads, writes and commits; an [`Engine`] adds opening, bulk load, snapshots and sizes; a
+//! [`Snapshot`] reads and makes a [`Cursor`]. Workloads are generic over them and compiled once per engine. Values are handed to a
+//! closure, because engines differ in how long a value that was read stays where it is.
 //!
-//! Rules for every implementation, which the bank workload checks:
+//! Rules for every implementation, which the conformance tests and the bank workload check:
 //! (1) a read in a batch sees the batch's own earlier writes;
 //! (2) a batch becomes visible at once and as a whole when `commit` returns, to every snapshot taken afterwards in mode `latest`;
-//! (3) a snapshot sees the same state for as long as it lives.
+//! (3) a snapshot sees the same state for as long as it lives;
+//! (4) a batch that is dropped leaves nothing behind;
+//! (5) keys are ordered bytewise, a prefix before what it is a prefix of.
+//!
+//! An engine that cannot keep one of them says so in its [`Capabilities`], and workloads that need it leave the engine out.
 use anyhow::Result;
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// How durable a commit is when it returns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncMode {
     /// Survives the death of the process.
@@ -30,7 +34,7 @@ pub enum SyncMode {
 }
 
 /// Which layers a snapshot reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReadMode {
     /// Everything that was committed.
@@ -42,10 +46,93 @@ pub enum ReadMode {
     Trie,
 }
 
-/// What an engine is opened with.
-#[derive(Clone, Copy, Debug, Default)]
+/// How an engine packs its blocks, where it can be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compression {
+    #[default]
+    None,
+    Lz4,
+}
+
+/// What an engine is opened with. An engine takes what it has an equivalent for; its [`Description`] says what that is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Settings {
     pub sync_mode: SyncMode,
+    /// Bytes for caches of blocks or pages; the engine's default without.
+    pub cache_bytes: Option<u64>,
+    /// Bytes of the write buffer (memtable); the engine's default without.
+    pub write_buffer_bytes: Option<u64>,
+    /// Threads for merges and compactions; the engine's default without.
+    pub merge_threads: Option<usize>,
+    pub compression: Compression,
+    /// Bytes of keys and values that the workload is going to keep, for engines that reserve a map of addresses.
+    pub data_bytes_expected: Option<u64>,
+}
+
+/// Which rules of this module an engine keeps, and what else it offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Rule (5): cursors, scans.
+    pub ordered: bool,
+    /// Rule (3). Without it, a snapshot reads what is newest at each read.
+    pub snapshots: bool,
+    /// Rules (1), (2) and (4) for more than one key.
+    pub atomic_batches: bool,
+    /// What was committed is there after `close` and `open`.
+    pub persistent: bool,
+    /// `commit` may be called by several threads at the same time and they do not all wait for one another's flush.
+    pub group_commit: bool,
+    /// Behind a socket: latencies include two system calls and a change of process.
+    pub networked: bool,
+}
+
+impl Capabilities {
+    /// An embedded, ordered, transactional engine.
+    pub const FULL: Self = Self {
+        ordered: true,
+        snapshots: true,
+        atomic_batches: true,
+        persistent: true,
+        group_commit: false,
+        networked: false,
+    };
+
+    /// The first of what `needed` asks for that is missing, in words.
+    pub fn missing(&self, needed: &Needs) -> Option<&'static str> {
+        [
+            (needed.ordered && !self.ordered, "ordered keys"),
+            (needed.snapshots && !self.snapshots, "snapshots"),
+            (
+                needed.atomic_batches && !self.atomic_batches,
+                "atomic batches",
+            ),
+            (
+                needed.persistent && !self.persistent,
+                "reopening a database",
+            ),
+        ]
+        .into_iter()
+        .find_map(|(is_missing, what)| is_missing.then_some(what))
+    }
+}
+
+/// What a workload cannot do without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    pub ordered: bool,
+    pub snapshots: bool,
+    pub atomic_batches: bool,
+    pub persistent: bool,
+}
+
+/// What a report says about an engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// The version that is linked or connected to.
+    pub version: String,
+    /// The settings that differ from the engine's defaults, how a sync mode is mapped, and why: a line for each.
+    pub settings: Vec<String>,
 }
 
 /// What an engine says about its own sizes; a figure it does not know is absent.
@@ -78,24 +165,73 @@ pub trait Batch {
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
+    /// Removes the key; one that is not there is no error.
+    fn delete(&mut self, key: &[u8]) -> Result<()>;
+
     fn commit(self) -> Result<()>;
 }
 
+/// A batch that reads nothing. Several threads may fill one each at the same time.
+///
+/// Every [`Batch`] is one; an engine that has something cheaper for blind writes names that instead.
+pub trait Writes {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    fn delete(&mut self, key: &[u8]) -> Result<()>;
+
+    fn commit(self) -> Result<()>;
+}
+
+impl<B: Batch> Writes for B {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Batch::put(self, key, value)
+    }
+
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Batch::delete(self, key)
+    }
+
+    #[inline]
+    fn commit(self) -> Result<()> {
+        Batch::commit(self)
+    }
+}
+
 pub trait Engine: Writer + Sync + Sized {
+    const CAPABILITIES: Capabilities = Capabilities::FULL;
+
     type Snapshot<'a>: Snapshot
     where
         Self: 'a;
 
+    type Writes<'a>: Writes
+    where
+        Self: 'a;
+
+    /// Version and settings as this program uses them.
+    fn describe(settings: &Settings) -> Description;
+
     /// Creates an empty database at `path`, which does not exist or is an empty directory.
     fn create(path: &Path, settings: &Settings) -> Result<Self>;
 
-    /// Writes all entries, none of which exists, in one transaction, in the way the engine recommends for the purpose.
+    /// Opens a database that was created at `path` and closed.
+    fn open(path: &Path, settings: &Settings) -> Result<Self>;
+
+    /// Writes all entries, none of which exists, in one transaction, in the way the engine recommends for the purpose. An engine
+    /// whose transactions are bounded may use several.
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()>;
 
     fn snapshot(&self, mode: ReadMode) -> Result<Self::Snapshot<'_>>;
 
+    fn begin_writes(&self) -> Result<Self::Writes<'_>>;
+
     /// Brings the database into its resting state: buffers merged, checkpoint durable.
     fn checkpoint(&self) -> Result<()>;
+
+    /// Makes the files as small as the engine can. False if the engine has no such operation.
+    fn compact(&mut self) -> Result<bool>;
 
     fn sizes(&self) -> Result<EngineSizes>;
 
@@ -103,8 +239,42 @@ pub trait Engine: Writer + Sync + Sized {
 }
 
 pub trait Snapshot {
+    type Cursor<'c>: Cursor
+    where
+        Self: 'c;
+
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R>;
 
-    /// Calls `each` for every entry, in the order of the keys.
+    /// Calls `each` for every entry, in the order of the keys; in any order if the engine is not ordered.
     fn scan(&mut self, each: impl FnMut(&[u8], &[u8])) -> Result<()>;
+
+    /// A cursor over all entries, on none at first.
+    fn cursor(&mut self) -> Result<Self::Cursor<'_>>;
+
+    /// How many entries there are, in the way that is cheapest for the engine.
+    fn count(&mut self) -> Result<u64> {
+        let mut entries = 0;
+        self.scan(|_, _| entries += 1)?;
+        Ok(entries)
+    }
+}
+
+/// A position among the entries of a snapshot.
+///
+/// `next` may be called after `seek` or `seek_first`, `prev` after `seek_last`; turning around is not asked of an engine. The
+/// functions that move say whether the cursor is on an entry now.
+pub trait Cursor {
+    /// To the first entry whose key is `key` or greater.
+    fn seek(&mut self, key: &[u8]) -> Result<bool>;
+
+    fn seek_first(&mut self) -> Result<bool>;
+
+    fn seek_last(&mut self) -> Result<bool>;
+
+    fn next(&mut self) -> Result<bool>;
+
+    fn prev(&mut self) -> Result<bool>;
+
+    /// Key and value, if the cursor is on an entry.
+    fn entry(&self) -> Option<(&[u8], &[u8])>;
 }

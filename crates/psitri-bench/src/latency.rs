@@ -1,6 +1,6 @@
 //! Latencies with nanosecond resolution and three significant digits, from one nanosecond to an hour.
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 const HOUR_NANOSECONDS: u64 = 3_600_000_000_000;
 
@@ -9,13 +9,17 @@ pub struct Latency {
 }
 
 /// Percentiles in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LatencyMicroseconds {
+    pub min: f64,
     pub p50: f64,
+    pub p95: f64,
     pub p99: f64,
     pub p999: f64,
     pub max: f64,
     pub mean: f64,
+    pub stddev: f64,
     pub count: u64,
 }
 
@@ -37,15 +41,26 @@ impl Latency {
         self.histogram.saturating_record(nanoseconds);
     }
 
+    /// Takes in what another thread recorded.
+    pub fn merge(&mut self, other: &Self) {
+        // Both have the same bounds, so nothing can be out of range.
+        self.histogram
+            .add(&other.histogram)
+            .expect("the same bounds");
+    }
+
     /// The percentiles, or nothing when nothing was recorded.
     pub fn summary(&self) -> Option<LatencyMicroseconds> {
         let at = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1e3;
         (!self.histogram.is_empty()).then(|| LatencyMicroseconds {
+            min: self.histogram.min() as f64 / 1e3,
             p50: at(0.5),
+            p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
             max: self.histogram.max() as f64 / 1e3,
             mean: self.histogram.mean() / 1e3,
+            stddev: self.histogram.stdev() / 1e3,
             count: self.histogram.len(),
         })
     }

@@ -1,45 +1,70 @@
 //! What a run reports, as tables for people and as JSON for programs.
 //!
 //! A run that failed its checks has failures and no figures: [`Report::fail`] takes them out.
+use crate::engine::Description;
 use crate::latency::LatencyMicroseconds;
+use crate::memory::PeakMemory;
 use crate::throughput::Steadiness;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Validation {
     Pass,
     Fail,
+    /// The engine lacks what the workload needs; `failures` says what.
+    NotApplicable,
 }
 
-#[derive(Clone, Debug, Serialize)]
+/// The outcome of one workload on one engine, once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    pub workload: &'static str,
+    pub workload: String,
     pub engine: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<Description>,
     pub config: serde_json::Value,
     pub validation: Validation,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
     /// What was checked, in words.
+    #[serde(default)]
     pub checks: Vec<String>,
     pub phases: Vec<Phase>,
+    /// Figures over time or over a parameter, for charts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
     pub size: Option<Size>,
     /// Peak resident set, mapped files included.
     pub peak_rss_bytes: Option<u64>,
     /// Peak of the resident set that no file backs.
     pub peak_anonymous_bytes: Option<u64>,
     /// Speed of the write-only phase as a share of the upper bound measured right after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_share: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_ops_per_second: Option<f64>,
     pub wall_seconds: f64,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
+/// A line of a chart.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Series {
+    pub name: String,
+    pub x_label: String,
+    pub y_label: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Phase {
-    pub name: &'static str,
+    /// Words joined by underscores; the same name in every report of a workload.
+    pub name: String,
     pub seconds: f64,
     pub ops: u64,
     pub ops_per_second: f64,
@@ -51,19 +76,23 @@ pub struct Phase {
     pub reads_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commits: Option<u64>,
+    /// Of a commit where commits are timed, else of an operation.
+    #[serde(alias = "commit_us", skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<LatencyMicroseconds>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub commit_us: Option<LatencyMicroseconds>,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub steadiness: Option<Steadiness>,
     /// What the database took on disk at the end of the phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_bytes: Option<u64>,
+    /// Figures that only this workload has, by name; the unit comes last in the name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<String, f64>,
 }
 
 impl Phase {
-    pub fn new(name: &'static str, ops: u64, seconds: f64) -> Self {
+    pub fn new(name: impl Into<String>, ops: u64, seconds: f64) -> Self {
         Self {
-            name,
+            name: name.into(),
             seconds,
             ops,
             ops_per_second: if seconds > 0.0 {
@@ -74,10 +103,15 @@ impl Phase {
             ..Self::default()
         }
     }
+
+    pub fn with(mut self, figure: &str, value: f64) -> Self {
+        self.figures.insert(figure.to_owned(), value);
+        self
+    }
 }
 
 /// Sizes at the end, after the checkpoint.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Size {
     /// Given by the file system to all files, logs included.
     pub file_bytes: u64,
@@ -91,11 +125,38 @@ pub struct Size {
 }
 
 impl Report {
+    /// A report without figures yet, of a run that passes until told otherwise.
+    pub fn new(workload: &str, engine: &str, config: serde_json::Value) -> Self {
+        Self {
+            workload: workload.to_owned(),
+            engine: engine.to_owned(),
+            description: None,
+            config,
+            validation: Validation::Pass,
+            failures: Vec::new(),
+            checks: Vec::new(),
+            phases: Vec::new(),
+            series: Vec::new(),
+            size: None,
+            peak_rss_bytes: None,
+            peak_anonymous_bytes: None,
+            limit_share: None,
+            limit_ops_per_second: None,
+            wall_seconds: 0.0,
+        }
+    }
+
+    pub fn memory(&mut self, peak: &PeakMemory) {
+        self.peak_rss_bytes = peak.resident_bytes;
+        self.peak_anonymous_bytes = peak.anonymous_bytes;
+    }
+
     /// Turns the report into that of a failed run, which has no figures.
     pub fn fail(&mut self, failures: Vec<String>) {
         self.validation = Validation::Fail;
         self.failures = failures;
         self.phases.clear();
+        self.series.clear();
         self.size = None;
         self.limit_share = None;
         self.limit_ops_per_second = None;
@@ -119,7 +180,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-fn mebibytes(bytes: u64) -> String {
+pub fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1u64 << 20) as f64)
 }
 
@@ -127,56 +188,85 @@ fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
 }
 
+/// A column of the table of phases: its heading and its text for a phase, absent where the phase has no such figure.
+type Column = (String, Box<dyn Fn(&Phase) -> Option<String>>);
+
+fn latency_column(heading: &str, pick: fn(&LatencyMicroseconds) -> f64) -> Column {
+    let text = move |phase: &Phase| {
+        let latency = phase.latency_us.as_ref()?;
+        Some(format!("{:.2}", pick(latency)))
+    };
+    (heading.to_owned(), Box::new(text))
+}
+
+fn columns(phases: &[Phase]) -> Vec<Column> {
+    fn column(heading: &str, text: impl Fn(&Phase) -> Option<String> + 'static) -> Column {
+        (heading.to_owned(), Box::new(text))
+    }
+    let mut columns = vec![
+        column("phase", |phase| Some(phase.name.clone())),
+        column("seconds", |phase| Some(format!("{:.3}", phase.seconds))),
+        column("ops", |phase| (phase.ops > 0).then(|| grouped(phase.ops))),
+        column("ops/s", |phase| {
+            (phase.ops > 0).then(|| grouped(phase.ops_per_second as u64))
+        }),
+        column("ok", |phase| phase.successes.map(grouped)),
+        column("reads/s", |phase| {
+            phase.reads_per_second.map(|rate| grouped(rate as u64))
+        }),
+        latency_column("p50 µs", |latency| latency.p50),
+        latency_column("p99", |latency| latency.p99),
+        latency_column("p99.9", |latency| latency.p999),
+        latency_column("max", |latency| latency.max),
+        column("worst s", |phase| {
+            phase.steadiness.as_ref()?.worst_second.map(grouped)
+        }),
+        column("of median", |phase| {
+            let ratio = phase.steadiness.as_ref()?.worst_to_median?;
+            Some(format!("{ratio:.2}"))
+        }),
+        column("file", |phase| phase.file_bytes.map(mebibytes)),
+    ];
+    let figures: std::collections::BTreeSet<&String> = phases
+        .iter()
+        .flat_map(|phase| phase.figures.keys())
+        .collect();
+    for figure in figures {
+        let name = figure.clone();
+        columns.push(column(figure, move |phase| {
+            phase.figures.get(&name).map(|&value| number(value))
+        }));
+    }
+    columns
+}
+
+/// A figure with as many digits as say something.
+pub fn number(value: f64) -> String {
+    if value.abs() >= 1_000.0 || value == value.trunc() {
+        let sign = if value < 0.0 { "-" } else { "" };
+        format!("{sign}{}", grouped(value.abs().round() as u64))
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+/// The phases, with the columns that any of them fills.
 fn phase_table(phases: &[Phase]) -> Table {
+    let columns: Vec<Column> = columns(phases)
+        .into_iter()
+        .filter(|(_, text)| phases.iter().any(|phase| text(phase).is_some()))
+        .collect();
     let mut table = Table::new();
     table
         .load_preset(UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
-        "phase",
-        "seconds",
-        "ops",
-        "ops/s",
-        "ok",
-        "reads/s",
-        "p50 µs",
-        "p99",
-        "p99.9",
-        "max",
-        "worst s",
-        "of median",
-        "file",
-    ]);
+    table.set_header(columns.iter().map(|(heading, _)| heading));
     for phase in phases {
-        let commit = |pick: fn(&LatencyMicroseconds) -> f64| {
-            or_dash(phase.commit_us.as_ref().map(pick), |micros| {
-                format!("{micros:.2}")
-            })
-        };
-        let steadiness = phase.steadiness.as_ref();
-        table.add_row([
-            phase.name.to_owned(),
-            format!("{:.3}", phase.seconds),
-            grouped(phase.ops),
-            or_dash((phase.ops > 0).then_some(phase.ops_per_second), |rate| {
-                grouped(rate as u64)
-            }),
-            or_dash(phase.successes, grouped),
-            or_dash(phase.reads_per_second, |rate| grouped(rate as u64)),
-            commit(|latency| latency.p50),
-            commit(|latency| latency.p99),
-            commit(|latency| latency.p999),
-            commit(|latency| latency.max),
-            or_dash(
-                steadiness.and_then(|steadiness| steadiness.worst_second),
-                grouped,
-            ),
-            or_dash(
-                steadiness.and_then(|steadiness| steadiness.worst_to_median),
-                |ratio| format!("{ratio:.2}"),
-            ),
-            or_dash(phase.file_bytes, mebibytes),
-        ]);
+        table.add_row(
+            columns
+                .iter()
+                .map(|(_, text)| or_dash(text(phase), |text| text)),
+        );
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -220,10 +310,10 @@ impl fmt::Display for Report {
         for failure in &self.failures {
             writeln!(f, "failed: {failure}")?;
         }
-        let verdict = if self.validation == Validation::Pass {
-            "PASS"
-        } else {
-            "FAIL"
+        let verdict = match self.validation {
+            Validation::Pass => "PASS",
+            Validation::Fail => "FAIL",
+            Validation::NotApplicable => "N/A",
         };
         write!(
             f,

@@ -3,7 +3,7 @@
 //! The worst second is the worst of all windows of ten consecutive tenths, not only of those that start at a full second: a
 //! stall of one second cannot hide by falling half into each of two seconds. The incomplete tenth at the end is left out.
 use crate::clock::Clock;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 const SLOT_NANOSECONDS: u64 = 100_000_000;
 const SLOTS_PER_SECOND: usize = 10;
@@ -16,7 +16,7 @@ pub struct Throughput {
 }
 
 /// What the windows of one second say. Empty when the phase was shorter than a second.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Steadiness {
     /// Operations in the worst window of one second.
     pub worst_second: Option<u64>,

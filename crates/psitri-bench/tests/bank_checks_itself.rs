@@ -1,10 +1,14 @@
 //! The bank workload arrives at the published counts with a correct engine, and finds out engines that are not.
 use anyhow::Result;
 use clap::Parser;
-use psitri_bench::bank::{self, BankConfig};
-use psitri_bench::engine::{Batch, Engine, EngineSizes, ReadMode, Settings, Snapshot, Writer};
-use psitri_bench::engines::model::{Model, ModelBatch, ModelSnapshot};
+use psitri_bench::bank::BankConfig;
+use psitri_bench::clock::Clock;
+use psitri_bench::engine::{
+    Batch, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot, Writer,
+};
+use psitri_bench::engines::model::{Model, ModelBatch, ModelCursor, ModelSnapshot};
 use psitri_bench::report::{Report, Validation};
+use psitri_bench::workload::{self, Run};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,8 +25,12 @@ fn config(arguments: &[&str]) -> BankConfig {
 
 fn run<E: Engine>(arguments: &[&str]) -> Report {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    bank::run::<E>(&config(arguments), "test", &directory.path().join("db"))
-        .expect("no engine error")
+    let run = Run {
+        engine: "test",
+        path: &directory.path().join("db"),
+        clock: &Clock::new(),
+    };
+    workload::run::<_, E>(&config(arguments), &run).expect("no engine error")
 }
 
 fn successes(report: &Report) -> Vec<u64> {
@@ -154,6 +162,10 @@ impl<const DEFECT: u8> Batch for FaultyBatch<'_, DEFECT> {
         Ok(())
     }
 
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.batch.delete(key)
+    }
+
     fn commit(self) -> Result<()> {
         self.batch.commit()
     }
@@ -161,6 +173,23 @@ impl<const DEFECT: u8> Batch for FaultyBatch<'_, DEFECT> {
 
 impl<const DEFECT: u8> Engine for Faulty<DEFECT> {
     type Snapshot<'a> = FaultySnapshot<'a, DEFECT>;
+    type Writes<'a> = FaultyBatch<'a, DEFECT>;
+
+    fn describe(settings: &Settings) -> Description {
+        Model::describe(settings)
+    }
+
+    fn open(path: &Path, settings: &Settings) -> Result<Self> {
+        Self::create(path, settings)
+    }
+
+    fn begin_writes(&self) -> Result<FaultyBatch<'_, DEFECT>> {
+        self.begin()
+    }
+
+    fn compact(&mut self) -> Result<bool> {
+        self.model.compact()
+    }
 
     fn create(path: &Path, settings: &Settings) -> Result<Self> {
         Ok(Self {
@@ -196,6 +225,15 @@ impl<const DEFECT: u8> Engine for Faulty<DEFECT> {
 }
 
 impl<const DEFECT: u8> Snapshot for FaultySnapshot<'_, DEFECT> {
+    type Cursor<'c>
+        = ModelCursor<'c>
+    where
+        Self: 'c;
+
+    fn cursor(&mut self) -> Result<ModelCursor<'_>> {
+        self.snapshot.cursor()
+    }
+
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
         let read = self.engine.reads.fetch_add(1, Ordering::Relaxed);
         let stale = DEFECT == STALE_SNAPSHOTS && key.len() == 11;

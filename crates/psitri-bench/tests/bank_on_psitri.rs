@@ -1,8 +1,10 @@
 //! PsiTri passes the bank workload: published counts, every balance and log entry, fresh snapshots, audits while transfers run.
 use clap::Parser;
-use psitri_bench::bank::{self, BankConfig};
+use psitri_bench::bank::BankConfig;
+use psitri_bench::clock::Clock;
 use psitri_bench::engine::Engine;
 use psitri_bench::engines::psitri::{Psitri, PsitriDirect};
+use psitri_bench::workload::{self, Run};
 
 #[derive(Parser)]
 struct Command {
@@ -13,7 +15,12 @@ struct Command {
 fn assert_passes<E: Engine>(arguments: &[&str]) {
     let config = Command::parse_from(std::iter::once(&"test").chain(arguments)).config;
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let report = bank::run::<E>(&config, "test", &directory.path().join("db")).expect("no error");
+    let run = Run {
+        engine: "test",
+        path: &directory.path().join("db"),
+        clock: &Clock::new(),
+    };
+    let report = workload::run::<_, E>(&config, &run).expect("no error");
     assert_eq!(report.failures, Vec::<String>::new());
 }
 

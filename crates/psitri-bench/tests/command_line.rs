@@ -44,7 +44,7 @@ fn a_run_ends_with_pass_and_writes_its_figures() {
         .and_then(|phases| phases.iter().find(|phase| phase["name"] == "write_read"));
     let write_read = write_read.expect("found above");
     assert!(
-        write_read["commit_us"]["p999"].is_number() && write_read["reads_per_second"].is_number()
+        write_read["latency_us"]["p999"].is_number() && write_read["reads_per_second"].is_number()
     );
     assert!(json["limit_share"].is_number() && json["size"]["raw_bytes"].is_number());
 }

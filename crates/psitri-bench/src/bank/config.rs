@@ -1,22 +1,9 @@
 //! Parameters of the bank workload, with the success counts that are known for some of them.
-use crate::engine::{ReadMode, SyncMode};
+use crate::engine::ReadMode;
 use crate::names::NAMES_MAX;
-use clap::{Args, ValueEnum};
+use crate::workload::{EngineOptions, RunOptions};
+use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
-
-/// The engine under test.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum EngineName {
-    /// Commits go to the write buffer and its log.
-    #[default]
-    Psitri,
-    /// Every commit merges straight into the tree.
-    PsitriDirect,
-    /// A map behind a lock: checks the harness, measures nothing.
-    Model,
-}
 
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct BankConfig {
@@ -36,22 +23,9 @@ pub struct BankConfig {
     #[arg(long, default_value_t = 0)]
     pub sync_every: u64,
 
-    /// Durability of each commit
-    #[arg(long, value_enum, default_value_t)]
-    pub sync_mode: SyncMode,
-
     /// Seed of all random choices
     #[arg(long, default_value_t = 12345)]
     pub seed: u64,
-
-    /// Where the database is created: a path that does not exist or an empty directory. Without it, a temporary
-    /// directory that is removed at the end
-    #[arg(long)]
-    pub db_path: Option<PathBuf>,
-
-    /// Remove what is at --db-path first
-    #[arg(long, requires = "db_path")]
-    pub overwrite: bool,
 
     /// Balance of each account at the start, and the largest amount
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
@@ -65,10 +39,6 @@ pub struct BankConfig {
     #[arg(long, value_enum, default_value_t)]
     pub read_mode: ReadMode,
 
-    /// Engine to run
-    #[arg(long, value_enum, default_value_t)]
-    pub engine: EngineName,
-
     /// While transfers run beside the reader, sum all balances at one snapshot after another in a third thread
     #[arg(long)]
     pub audit: bool,
@@ -77,10 +47,13 @@ pub struct BankConfig {
     #[arg(long)]
     pub limit: bool,
 
-    /// Write the report to this file as JSON
-    #[arg(long, value_name = "FILE")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub engine: EngineOptions,
+
+    #[command(flatten)]
     #[serde(skip)]
-    pub json: Option<PathBuf>,
+    pub run: RunOptions,
 }
 
 /// Successful transfers of the three phases.

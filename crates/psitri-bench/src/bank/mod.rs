@@ -8,12 +8,12 @@ mod audit;
 mod check;
 mod config;
 pub(crate) mod encoding;
+mod harness;
 mod limit;
 mod oracle;
 mod reader;
 mod run;
 mod transfers;
 
-pub use config::{BankConfig, EngineName, Successes};
-pub use limit::{harness_attempts_per_second, limit_attempts_per_second};
-pub use run::run;
+pub use config::{BankConfig, Successes};
+pub use harness::HarnessConfig;

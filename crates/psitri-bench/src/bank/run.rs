@@ -7,19 +7,44 @@ use super::oracle::Oracle;
 use super::{reader, transfers};
 use crate::clock::Clock;
 use crate::disk;
-use crate::engine::{Engine, Settings};
+use crate::engine::{Engine, Needs, Settings};
 use crate::memory::MemorySampler;
 use crate::names::{self, Name};
 use crate::progress::Progress;
-use crate::report::{Phase, Report, Size, Validation, grouped};
+use crate::report::{Phase, Report, Size, grouped};
+use crate::workload::{Run, RunOptions, Workload};
 use anyhow::{Context, Result, anyhow};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 
-/// Runs the workload on a new database at `path`. An error is one of the engine or of the system; a check that fails is in the report.
-pub fn run<E: Engine>(config: &BankConfig, engine_name: &str, path: &Path) -> Result<Report> {
-    let clock = Clock::new();
+impl Workload for BankConfig {
+    const NAME: &'static str = "bank";
+
+    const NEEDS: Needs = Needs {
+        ordered: true,
+        snapshots: true,
+        atomic_batches: true,
+        persistent: false,
+    };
+
+    fn options(&self) -> &RunOptions {
+        &self.run
+    }
+
+    fn settings(&self) -> Settings {
+        // Names, balances and log entries, without an engine's overhead.
+        let entries_bytes = 20 * self.num_accounts + 45 * self.num_transactions * 2;
+        self.engine.settings(entries_bytes)
+    }
+
+    fn run<E: Engine>(&self, run: &Run<'_>) -> Result<Report> {
+        run_bank::<E>(self, run)
+    }
+}
+
+fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
+    let (path, clock) = (run.path, run.clock);
     let wall_start = clock.ticks();
     let names = names::names(config.num_accounts as usize, config.seed);
     let names_phase = Phase::new(
@@ -28,19 +53,13 @@ pub fn run<E: Engine>(config: &BankConfig, engine_name: &str, path: &Path) -> Re
         clock.seconds(wall_start, clock.ticks()),
     );
     let memory = MemorySampler::start();
-    let engine = E::create(
-        path,
-        &Settings {
-            sync_mode: config.sync_mode,
-        },
-    )
-    .context("cannot create the database")?;
+    let engine = E::create(path, &config.settings()).context("cannot create the database")?;
 
     let mut bank = Bank {
         config,
         names: &names,
         path,
-        clock: &clock,
+        clock,
         engine: &engine,
         phases: vec![names_phase],
         checks: Vec::new(),
@@ -64,28 +83,18 @@ pub fn run<E: Engine>(config: &BankConfig, engine_name: &str, path: &Path) -> Re
     let usage = disk::usage(path)?;
     engine.close().context("cannot close the database")?;
 
-    let mut report = Report {
-        workload: "bank",
-        engine: engine_name.to_owned(),
-        config: serde_json::to_value(config)?,
-        validation: Validation::Pass,
-        failures: Vec::new(),
-        checks,
-        phases,
-        size: Some(Size {
-            file_bytes: usage.allocated_bytes,
-            file_length_bytes: usage.length_bytes,
-            data_bytes: engine_sizes.data_bytes,
-            log_bytes: engine_sizes.log_bytes,
-            reachable_bytes: engine_sizes.reachable_bytes,
-            raw_bytes: totals.raw_bytes,
-        }),
-        peak_rss_bytes: peak.resident_bytes,
-        peak_anonymous_bytes: peak.anonymous_bytes,
-        limit_share: None,
-        limit_ops_per_second: None,
-        wall_seconds: 0.0,
-    };
+    let mut report = Report::new(BankConfig::NAME, run.engine, serde_json::to_value(config)?);
+    report.checks = checks;
+    report.phases = phases;
+    report.size = Some(Size {
+        file_bytes: usage.allocated_bytes,
+        file_length_bytes: usage.length_bytes,
+        data_bytes: engine_sizes.data_bytes,
+        log_bytes: engine_sizes.log_bytes,
+        reachable_bytes: engine_sizes.reachable_bytes,
+        raw_bytes: totals.raw_bytes,
+    });
+    report.memory(&peak);
     if !failures.is_empty() {
         report.fail(failures);
     } else if config.limit {
@@ -94,13 +103,12 @@ pub fn run<E: Engine>(config: &BankConfig, engine_name: &str, path: &Path) -> Re
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
-        let limit = limit::limit_attempts_per_second(config, &names, directory, &clock)?;
+        let limit = limit::limit_attempts_per_second(config, &names, directory, clock)?;
         report.limit_ops_per_second = Some(limit);
         report.limit_share = report
             .phase("write_only")
             .map(|phase| phase.ops_per_second / limit);
     }
-    report.wall_seconds = clock.seconds(wall_start, clock.ticks());
     Ok(report)
 }
 
@@ -194,7 +202,7 @@ impl<E: Engine> Bank<'_, E> {
         Ok(Phase {
             successes: Some(outcome.successes),
             commits: Some(outcome.commits),
-            commit_us: outcome.commit_latency.summary(),
+            latency_us: outcome.commit_latency.summary(),
             steadiness: Some(outcome.throughput.steadiness()),
             file_bytes: self.file_bytes()?,
             ..Phase::new(name, self.config.num_transactions, outcome.seconds)

@@ -122,6 +122,17 @@ impl Batch for HashBatch<'_> {
         Ok(())
     }
 
+    /// Logged like a write. Transfers remove nothing, so this is here for the trait's sake only.
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let state = &mut *self.state;
+        state.reserve();
+        state.log(&[key.len() as u8, 0]);
+        state.log(key);
+        state.balances.remove(key);
+        Ok(())
+    }
+
     #[inline]
     fn commit(mut self) -> Result<()> {
         self.state.finish_record();

@@ -2,9 +2,13 @@
 //!
 //! It is the oracle of the workloads' tests and checks. Snapshots hold the read lock, so writers wait for them: it is no measure of anything.
 //! Who wants to commit holds the turnstile while waiting, so that snapshots, one after another, cannot keep a commit out for ever.
-use crate::engine::{Batch, Engine, EngineSizes, ReadMode, Settings, Snapshot, Writer};
-use anyhow::Result;
+use crate::engine::{
+    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
+    Writer,
+};
+use anyhow::{Result, bail};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -33,7 +37,8 @@ impl Model {
 
 pub struct ModelBatch<'a> {
     model: &'a Model,
-    own: Map,
+    /// What the batch wrote; nothing where it deleted.
+    own: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
 impl Writer for Model {
@@ -42,7 +47,7 @@ impl Writer for Model {
     fn begin(&self) -> Result<ModelBatch<'_>> {
         Ok(ModelBatch {
             model: self,
-            own: Map::new(),
+            own: BTreeMap::new(),
         })
     }
 
@@ -54,29 +59,65 @@ impl Writer for Model {
 impl Batch for ModelBatch<'_> {
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
         if let Some(value) = self.own.get(key) {
-            return Ok(look(Some(value)));
+            return Ok(look(value.as_deref()));
         }
         Ok(look(self.model.read_lock().get(key).map(Vec::as_slice)))
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.own.insert(key.to_vec(), value.to_vec());
+        self.own.insert(key.to_vec(), Some(value.to_vec()));
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.own.insert(key.to_vec(), None);
         Ok(())
     }
 
     fn commit(self) -> Result<()> {
         let _turn = self.model.turnstile();
-        self.model
+        let mut committed = self
+            .model
             .committed
             .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(self.own);
+            .unwrap_or_else(PoisonError::into_inner);
+        for (key, value) in self.own {
+            match value {
+                Some(value) => committed.insert(key, value),
+                None => committed.remove(&key),
+            };
+        }
         Ok(())
     }
 }
 
 impl Engine for Model {
+    const CAPABILITIES: Capabilities = Capabilities {
+        persistent: false,
+        ..Capabilities::FULL
+    };
+
     type Snapshot<'a> = ModelSnapshot<'a>;
+    type Writes<'a> = ModelBatch<'a>;
+
+    fn describe(_settings: &Settings) -> Description {
+        Description {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: vec!["a map in memory".to_owned()],
+        }
+    }
+
+    fn open(_path: &Path, _settings: &Settings) -> Result<Self> {
+        bail!("the model keeps nothing, there is no database to open")
+    }
+
+    fn begin_writes(&self) -> Result<ModelBatch<'_>> {
+        self.begin()
+    }
+
+    fn compact(&mut self) -> Result<bool> {
+        Ok(false)
+    }
 
     fn create(_path: &Path, _settings: &Settings) -> Result<Self> {
         Ok(Self::default())
@@ -124,5 +165,61 @@ impl Snapshot for ModelSnapshot<'_> {
             .iter()
             .for_each(|(key, value)| each(key, value));
         Ok(())
+    }
+
+    type Cursor<'c>
+        = ModelCursor<'c>
+    where
+        Self: 'c;
+
+    fn cursor(&mut self) -> Result<ModelCursor<'_>> {
+        Ok(ModelCursor {
+            map: &self.committed,
+            at: None,
+        })
+    }
+}
+
+pub struct ModelCursor<'c> {
+    map: &'c Map,
+    at: Option<(&'c Vec<u8>, &'c Vec<u8>)>,
+}
+
+impl Cursor for ModelCursor<'_> {
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        let from = (Bound::Included(key), Bound::Unbounded);
+        self.at = self.map.range::<[u8], _>(from).next();
+        Ok(self.at.is_some())
+    }
+
+    fn seek_first(&mut self) -> Result<bool> {
+        self.at = self.map.first_key_value();
+        Ok(self.at.is_some())
+    }
+
+    fn seek_last(&mut self) -> Result<bool> {
+        self.at = self.map.last_key_value();
+        Ok(self.at.is_some())
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        self.at = self.at.and_then(|(key, _)| {
+            let after = (Bound::Excluded(key.as_slice()), Bound::Unbounded);
+            self.map.range::<[u8], _>(after).next()
+        });
+        Ok(self.at.is_some())
+    }
+
+    fn prev(&mut self) -> Result<bool> {
+        self.at = self.at.and_then(|(key, _)| {
+            let before = (Bound::Unbounded, Bound::Excluded(key.as_slice()));
+            self.map.range::<[u8], _>(before).next_back()
+        });
+        Ok(self.at.is_some())
+    }
+
+    fn entry(&self) -> Option<(&[u8], &[u8])> {
+        self.at
+            .map(|(key, value)| (key.as_slice(), value.as_slice()))
     }
 }

@@ -32,6 +32,12 @@ impl Batch for NoopBatch {
         Ok(())
     }
 
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        black_box(key);
+        Ok(())
+    }
+
     fn commit(self) -> Result<()> {
         Ok(())
     }

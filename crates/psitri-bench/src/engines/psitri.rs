@@ -1,9 +1,12 @@
 //! PsiTri, in both of its ways to commit.
 //!
 //! [`Psitri`] begins buffered transactions, [`PsitriDirect`] direct ones. The bulk load is one direct transaction in both: it needs no log.
-use crate::engine::{Batch, Engine, EngineSizes, ReadMode, Settings, Snapshot, SyncMode, Writer};
+use crate::engine::{
+    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
+    SyncMode, Writer, Writes,
+};
 use anyhow::Result;
-use psitri::{Database, Durability, Keyspace, Options, WriteTxn};
+use psitri::{Database, Durability, Keyspace, Options, WriteBatch, WriteTxn};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -22,10 +25,22 @@ pub struct NativeBatch<'a> {
     keyspace: &'a Keyspace,
 }
 
+/// Blind writes: a write batch where transactions are buffered, a transaction where they are direct.
+pub enum NativeWrites<'a> {
+    Batch {
+        batch: WriteBatch,
+        database: &'a Database,
+        keyspace: &'a Keyspace,
+    },
+    Direct(NativeBatch<'a>),
+}
+
 pub struct NativeSnapshot<'a> {
     snapshot: psitri::Snapshot,
     keyspace: &'a Keyspace,
 }
+
+pub struct NativeCursor<'c>(psitri::Cursor<'c>);
 
 fn durability(sync_mode: SyncMode) -> Durability {
     match sync_mode {
@@ -42,6 +57,20 @@ fn read_mode(mode: ReadMode) -> psitri::ReadMode {
         ReadMode::Buffered => psitri::ReadMode::Buffered,
         ReadMode::Trie => psitri::ReadMode::Trie,
     }
+}
+
+fn options(settings: &Settings) -> Options {
+    let mut options = Options::new().durability(durability(settings.sync_mode));
+    if let Some(bytes) = settings.cache_bytes {
+        options = options.pinned_cache_bytes(bytes);
+    }
+    if let Some(bytes) = settings.write_buffer_bytes {
+        options = options.buffer_bytes(bytes as usize);
+    }
+    if let Some(threads) = settings.merge_threads {
+        options = options.merge_threads(threads);
+    }
+    options
 }
 
 impl<const DIRECT: bool> Writer for Native<DIRECT> {
@@ -83,19 +112,111 @@ impl Batch for NativeBatch<'_> {
     }
 
     #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.transaction.remove(self.keyspace, key)?;
+        Ok(())
+    }
+
+    #[inline]
     fn commit(self) -> Result<()> {
         Ok(self.transaction.commit()?)
     }
 }
 
+impl Writes for NativeWrites<'_> {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        match self {
+            Self::Batch {
+                batch, keyspace, ..
+            } => {
+                batch.upsert(keyspace, key, value);
+                Ok(())
+            }
+            Self::Direct(batch) => Batch::put(batch, key, value),
+        }
+    }
+
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        match self {
+            Self::Batch {
+                batch, keyspace, ..
+            } => {
+                batch.remove(keyspace, key);
+                Ok(())
+            }
+            Self::Direct(batch) => Batch::delete(batch, key),
+        }
+    }
+
+    #[inline]
+    fn commit(self) -> Result<()> {
+        match self {
+            Self::Batch {
+                batch, database, ..
+            } => Ok(database.write(batch)?),
+            Self::Direct(batch) => Batch::commit(batch),
+        }
+    }
+}
+
 impl<const DIRECT: bool> Engine for Native<DIRECT> {
+    const CAPABILITIES: Capabilities = Capabilities {
+        group_commit: true,
+        ..Capabilities::FULL
+    };
+
     type Snapshot<'a> = NativeSnapshot<'a>;
+    type Writes<'a> = NativeWrites<'a>;
+
+    fn describe(settings: &Settings) -> Description {
+        let mut lines = vec![format!("durability {:?}", durability(settings.sync_mode))];
+        if let Some(bytes) = settings.write_buffer_bytes {
+            lines.push(format!("buffer_bytes {bytes}"));
+        }
+        if let Some(bytes) = settings.cache_bytes {
+            lines.push(format!("pinned_cache_bytes {bytes}"));
+        }
+        if let Some(threads) = settings.merge_threads {
+            lines.push(format!("merge_threads {threads}"));
+        }
+        lines.push("no compression: the engine has none".to_owned());
+        Description {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: lines,
+        }
+    }
 
     fn create(path: &Path, settings: &Settings) -> Result<Self> {
-        let options = Options::new().durability(durability(settings.sync_mode));
-        let database = options.create(path)?;
+        let database = options(settings).create(path)?;
         let keyspace = database.keyspace("default")?;
         Ok(Self { database, keyspace })
+    }
+
+    fn open(path: &Path, settings: &Settings) -> Result<Self> {
+        let database = options(settings).open_existing(path)?;
+        let keyspace = database.open_keyspace("default")?;
+        Ok(Self { database, keyspace })
+    }
+
+    #[inline]
+    fn begin_writes(&self) -> Result<NativeWrites<'_>> {
+        Ok(if DIRECT {
+            NativeWrites::Direct(self.begin()?)
+        } else {
+            NativeWrites::Batch {
+                batch: WriteBatch::new(),
+                database: &self.database,
+                keyspace: &self.keyspace,
+            }
+        })
+    }
+
+    /// A checkpoint writes the pages out, and free space at the end of the file goes back to the file system with it.
+    fn compact(&mut self) -> Result<bool> {
+        self.database.checkpoint()?;
+        Ok(false)
     }
 
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
@@ -145,5 +266,51 @@ impl Snapshot for NativeSnapshot<'_> {
             ControlFlow::Continue(())
         })?;
         Ok(())
+    }
+
+    type Cursor<'c>
+        = NativeCursor<'c>
+    where
+        Self: 'c;
+
+    #[inline]
+    fn cursor(&mut self) -> Result<NativeCursor<'_>> {
+        Ok(NativeCursor(self.snapshot.cursor(self.keyspace)?))
+    }
+
+    fn count(&mut self) -> Result<u64> {
+        Ok(self.snapshot.count(self.keyspace, ..)?)
+    }
+}
+
+impl Cursor for NativeCursor<'_> {
+    #[inline]
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        Ok(self.0.seek(key)?)
+    }
+
+    #[inline]
+    fn seek_first(&mut self) -> Result<bool> {
+        Ok(self.0.seek_first()?)
+    }
+
+    #[inline]
+    fn seek_last(&mut self) -> Result<bool> {
+        Ok(self.0.seek_last()?)
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<bool> {
+        Ok(self.0.next()?)
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<bool> {
+        Ok(self.0.prev()?)
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<(&[u8], &[u8])> {
+        self.0.entry()
     }
 }
