@@ -85,6 +85,9 @@ pub struct Capabilities {
     pub group_commit: bool,
     /// Behind a socket: latencies include two system calls and a change of process.
     pub networked: bool,
+    /// Bytes of the largest key and value together, if values of 100 KiB are too large for the engine.
+    #[serde(default)]
+    pub record_bytes_max: Option<usize>,
 }
 
 impl Capabilities {
@@ -96,6 +99,7 @@ impl Capabilities {
         persistent: true,
         group_commit: false,
         networked: false,
+        record_bytes_max: None,
     };
 
     /// The first of what `needed` asks for that is missing, in words.

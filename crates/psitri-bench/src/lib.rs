@@ -10,6 +10,7 @@
 pub mod bank;
 pub mod cli;
 pub mod clock;
+pub mod conformance;
 pub mod disk;
 pub mod driver;
 pub mod engine;

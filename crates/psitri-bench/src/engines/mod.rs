@@ -2,4 +2,5 @@
 pub mod hash;
 pub mod model;
 pub mod noop;
+pub mod pending;
 pub mod psitri;
