@@ -8,12 +8,29 @@ use psitri_bench::engines::model::Model;
 use psitri_bench::engines::psitri::{Psitri, PsitriDirect};
 
 pub mod engines;
+pub mod flusher;
 
 psitri_bench::engines! {
     /// PsiTri and every engine that this program was built with.
     pub struct Peers {
         "psitri" => Psitri,
         "psitri-direct" => PsitriDirect,
+        #[cfg(feature = "redb")]
+        "redb" => engines::redb::Redb,
+        #[cfg(feature = "lmdb")]
+        "lmdb" => engines::lmdb::Lmdb,
+        #[cfg(feature = "canopydb")]
+        "canopydb" => engines::canopydb::Canopydb,
+        #[cfg(feature = "fjall")]
+        "fjall" => engines::fjall::Fjall,
+        #[cfg(feature = "sled")]
+        "sled" => engines::sled::Sled,
+        #[cfg(feature = "bf-tree")]
+        "bf-tree" => engines::bf_tree::BfTree,
+        #[cfg(feature = "emdb")]
+        "emdb" => engines::emdb::Emdb,
+        #[cfg(feature = "emdb")]
+        "emdb-ranges" => engines::emdb::EmdbRanges,
         "model" => Model,
     }
 }

@@ -75,6 +75,9 @@ pub struct Settings {
 pub struct Capabilities {
     /// Rule (5): cursors, scans.
     pub ordered: bool,
+    /// Cursors have `seek_last` and `prev`.
+    #[serde(default)]
+    pub backwards: bool,
     /// Rule (3). Without it, a snapshot reads what is newest at each read.
     pub snapshots: bool,
     /// Rules (1), (2) and (4) for more than one key.
@@ -94,6 +97,7 @@ impl Capabilities {
     /// An embedded, ordered, transactional engine.
     pub const FULL: Self = Self {
         ordered: true,
+        backwards: true,
         snapshots: true,
         atomic_batches: true,
         persistent: true,
@@ -266,7 +270,8 @@ pub trait Snapshot {
 /// A position among the entries of a snapshot.
 ///
 /// `next` may be called after `seek` or `seek_first`, `prev` after `seek_last`; turning around is not asked of an engine. The
-/// functions that move say whether the cursor is on an entry now.
+/// functions that move say whether the cursor is on an entry now. `seek_last` and `prev` are an error in an engine that cannot move
+/// backwards, all of them in one that is not ordered.
 pub trait Cursor {
     /// To the first entry whose key is `key` or greater.
     fn seek(&mut self, key: &[u8]) -> Result<bool>;

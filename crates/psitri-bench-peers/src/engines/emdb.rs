@@ -1,0 +1,340 @@
+//! emdb 1. A log with all keys in memory: a hash table of positions and, if wanted, a sorted list of keys for ranges.
+//!
+//! [`Emdb`] is emdb as it comes, without ranges and without order; [`EmdbRanges`] has the sorted list. Settings: emdb's defaults without
+//! times to live, which is a feature of the build. Batches are its transactions: one append for all writes; a map of the batch's writes
+//! stands in front. emdb has no cache, write buffer, merge or compression of its own.
+//!
+//! Not kept: rule (2) for more than one key: others see a batch in parts, and a crash may keep a part of it. Rule (3): reads see
+//! what is newest. Cursors do not move backwards. Iterators leave out records that cannot be decoded, which emdb documents; counts
+//! come from the hash table, so that a workload which checks both notices.
+//!
+//! Durability: `none` is emdb's default, every write is in the system when it returns. `async` flushes every 100 ms in a thread of the
+//! adapter. `sync` flushes after each commit; flushes that wait at the same time are shared. `write-through` is emdb's own policy.
+use crate::flusher::{Flusher, INTERVAL};
+use anyhow::{Result, bail};
+use emdb::{EmdbRangeIter, FlushPolicy};
+use psitri_bench::engine::{
+    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
+    SyncMode, Writer,
+};
+use psitri_bench::engines::pending::Pending;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Checked against the lock file by a test.
+pub const VERSION: &str = "1.0.3";
+
+/// Without ranges.
+pub type Emdb = Log<false>;
+/// With ranges.
+pub type EmdbRanges = Log<true>;
+
+const BULK_ENTRIES: usize = 50_000;
+
+pub struct Log<const RANGES: bool> {
+    database: emdb::Emdb,
+    flush_at_commit: bool,
+    flusher: Option<Flusher>,
+    /// Held by the batch that reads and writes.
+    batch: Mutex<()>,
+}
+
+pub struct LogBatch<'a> {
+    writes: LogWrites<'a>,
+    _one_at_a_time: MutexGuard<'a, ()>,
+}
+
+/// Blind writes need no turn.
+pub struct LogWrites<'a> {
+    database: &'a emdb::Emdb,
+    flush_at_commit: bool,
+    pending: Pending,
+}
+
+pub struct LogSnapshot<'a, const RANGES: bool>(&'a emdb::Emdb);
+
+pub struct LogCursor<'c> {
+    database: &'c emdb::Emdb,
+    entries: Option<EmdbRangeIter>,
+    at: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+#[inline]
+fn read<R>(database: &emdb::Emdb, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+    Ok(look(database.get_zerocopy(key)?.as_deref()))
+}
+
+impl<const RANGES: bool> Log<RANGES> {
+    fn new(path: &Path, settings: &Settings) -> Result<Self> {
+        std::fs::create_dir_all(path)?;
+        let policy = match settings.sync_mode {
+            SyncMode::WriteThrough => FlushPolicy::WriteThrough,
+            SyncMode::None | SyncMode::Async | SyncMode::Sync => FlushPolicy::OnEachFlush,
+        };
+        let database = emdb::Emdb::builder()
+            .path(path.join("emdb"))
+            .enable_range_scans(RANGES)
+            .flush_policy(policy)
+            .build()?;
+        let flusher = match settings.sync_mode {
+            SyncMode::Async => {
+                let database = database.clone_handle();
+                Some(Flusher::new(move || Ok(database.flush()?))?)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            database,
+            flush_at_commit: settings.sync_mode == SyncMode::Sync,
+            flusher,
+            batch: Mutex::new(()),
+        })
+    }
+}
+
+impl<const RANGES: bool> Writer for Log<RANGES> {
+    type Batch<'a> = LogBatch<'a>;
+
+    #[inline]
+    fn begin(&self) -> Result<LogBatch<'_>> {
+        Ok(LogBatch {
+            writes: self.begin_writes()?,
+            _one_at_a_time: self.batch.lock().unwrap_or_else(PoisonError::into_inner),
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.database.flush()?)
+    }
+}
+
+impl Batch for LogBatch<'_> {
+    #[inline]
+    fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        match self.writes.pending.get(key) {
+            Some(own) => Ok(look(own)),
+            None => read(self.writes.database, key, look),
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.writes.pending.put(key, value);
+        Ok(())
+    }
+
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.writes.pending.delete(key);
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(self) -> Result<()> {
+        self.writes.apply()
+    }
+}
+
+impl LogWrites<'_> {
+    fn apply(self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.database.transaction(|transaction| {
+            for (key, value) in self.pending.iter() {
+                match value {
+                    Some(value) => transaction.insert(key, value)?,
+                    None => drop(transaction.remove(key)?),
+                }
+            }
+            Ok(())
+        })?;
+        if self.flush_at_commit {
+            self.database.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl psitri_bench::engine::Writes for LogWrites<'_> {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.pending.put(key, value);
+        Ok(())
+    }
+
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.pending.delete(key);
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(self) -> Result<()> {
+        self.apply()
+    }
+}
+
+impl<const RANGES: bool> Engine for Log<RANGES> {
+    const CAPABILITIES: Capabilities = Capabilities {
+        ordered: RANGES,
+        backwards: false,
+        snapshots: false,
+        atomic_batches: false,
+        group_commit: true,
+        ..Capabilities::FULL
+    };
+
+    type Snapshot<'a> = LogSnapshot<'a, RANGES>;
+    type Writes<'a> = LogWrites<'a>;
+
+    fn describe(settings: &Settings) -> Description {
+        let sync = match settings.sync_mode {
+            SyncMode::None => "FlushPolicy::OnEachFlush, no flush".to_owned(),
+            SyncMode::Async => format!(
+                "FlushPolicy::OnEachFlush, a flush every {} ms",
+                INTERVAL.as_millis()
+            ),
+            SyncMode::Sync => "FlushPolicy::OnEachFlush, a flush after each commit".to_owned(),
+            SyncMode::WriteThrough => "FlushPolicy::WriteThrough".to_owned(),
+        };
+        Description {
+            version: VERSION.to_owned(),
+            settings: vec![
+                sync,
+                format!("enable_range_scans {RANGES}"),
+                "no cache, write buffer, merges or compression: the engine has none".to_owned(),
+            ],
+        }
+    }
+
+    fn create(path: &Path, settings: &Settings) -> Result<Self> {
+        Self::new(path, settings)
+    }
+
+    fn open(path: &Path, settings: &Settings) -> Result<Self> {
+        Self::new(path, settings)
+    }
+
+    /// `insert_many`, in portions: it copies what it is given.
+    fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
+        let mut entries = entries.peekable();
+        while entries.peek().is_some() {
+            self.database
+                .insert_many(entries.by_ref().take(BULK_ENTRIES))?;
+        }
+        Ok(self.database.flush()?)
+    }
+
+    #[inline]
+    fn snapshot(&self, _mode: ReadMode) -> Result<LogSnapshot<'_, RANGES>> {
+        Ok(LogSnapshot(&self.database))
+    }
+
+    #[inline]
+    fn begin_writes(&self) -> Result<LogWrites<'_>> {
+        Ok(LogWrites {
+            database: &self.database,
+            flush_at_commit: self.flush_at_commit,
+            pending: Pending::new(),
+        })
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        Ok(self.database.checkpoint()?)
+    }
+
+    fn compact(&mut self) -> Result<bool> {
+        self.database.compact()?;
+        Ok(true)
+    }
+
+    fn sizes(&self) -> Result<EngineSizes> {
+        let stats = self.database.stats()?;
+        Ok(EngineSizes {
+            reachable_bytes: None,
+            data_bytes: Some(stats.file_size_bytes),
+            log_bytes: None,
+        })
+    }
+
+    fn close(self) -> Result<()> {
+        if let Some(flusher) = self.flusher {
+            flusher.finish()?;
+        }
+        Ok(self.database.checkpoint()?)
+    }
+}
+
+impl<const RANGES: bool> Snapshot for LogSnapshot<'_, RANGES> {
+    type Cursor<'c>
+        = LogCursor<'c>
+    where
+        Self: 'c;
+
+    #[inline]
+    fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        read(self.0, key, look)
+    }
+
+    fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        if RANGES {
+            for (key, value) in self.0.range_iter(..)? {
+                each(&key, &value);
+            }
+        } else {
+            for (key, value) in self.0.iter()? {
+                each(&key, &value);
+            }
+        }
+        Ok(())
+    }
+
+    fn cursor(&mut self) -> Result<LogCursor<'_>> {
+        if !RANGES {
+            bail!("emdb has no order without ranges");
+        }
+        Ok(LogCursor {
+            database: self.0,
+            entries: None,
+            at: None,
+        })
+    }
+
+    fn count(&mut self) -> Result<u64> {
+        Ok(self.0.len()? as u64)
+    }
+}
+
+impl Cursor for LogCursor<'_> {
+    #[inline]
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.entries = Some(self.database.iter_from(key)?);
+        self.next()
+    }
+
+    fn seek_first(&mut self) -> Result<bool> {
+        self.entries = Some(self.database.range_iter(..)?);
+        self.next()
+    }
+
+    fn seek_last(&mut self) -> Result<bool> {
+        bail!("emdb does not iterate backwards")
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<bool> {
+        self.at = self.entries.as_mut().and_then(Iterator::next);
+        Ok(self.at.is_some())
+    }
+
+    fn prev(&mut self) -> Result<bool> {
+        bail!("emdb does not iterate backwards")
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<(&[u8], &[u8])> {
+        let (key, value) = self.at.as_ref()?;
+        Some((key, value))
+    }
+}

@@ -1,0 +1,323 @@
+//! LMDB, through heed. A copy-on-write B+tree in a memory map; one writer at a time, readers that never wait.
+//!
+//! Settings: `MDB_WRITEMAP`, which LMDB documents as its faster way to write, in every sync mode. Read transactions are not tied to
+//! threads, for a workload may hold two at once. The map has four times the bytes that the workload is going to keep, at least 16 GiB:
+//! addresses cost nothing, and a map that is full ends the run. LMDB has no cache, write buffer, merge or compression of its own.
+//!
+//! Durability: `none` is `MDB_NOSYNC`. A commit is in the map when it returns and survives the process, but without flushes the order of
+//! page writes is up to the system, so that a power failure may cost the whole database, not only the newest commits. `async` is the same
+//! with a flush every few milliseconds; `sync` and `write-through` are LMDB's default, a flush at each commit, by the only writer.
+//!
+//! Keys have up to 511 bytes. A file becomes smaller only by copying it, so that there is no compaction in place.
+#![allow(unsafe_code)] // heed leaves it to its user that nobody else changes the mapped file.
+use crate::flusher::{Flusher, INTERVAL};
+use anyhow::{Context, Result};
+use heed::types::Bytes;
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn, WithoutTls};
+use psitri_bench::engine::{
+    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
+    SyncMode, Writer,
+};
+use std::fs;
+use std::ops::Bound;
+use std::path::Path;
+
+/// Checked against the lock file by a test.
+pub const VERSION: &str = "0.9.70 (heed 0.22.1)";
+
+const MAP_BYTES_MIN: u64 = 16 << 30;
+const READERS_MAX: u32 = 512;
+
+type Tree = Database<Bytes, Bytes>;
+
+pub struct Lmdb {
+    env: Env<WithoutTls>,
+    tree: Tree,
+    flusher: Option<Flusher>,
+}
+
+pub struct LmdbBatch<'a> {
+    transaction: RwTxn<'a>,
+    tree: Tree,
+}
+
+pub struct LmdbSnapshot<'a> {
+    transaction: RoTxn<'a, WithoutTls>,
+    tree: Tree,
+}
+
+enum Entries<'c> {
+    None,
+    Forward(heed::RoRange<'c, Bytes, Bytes>),
+    Backward(heed::RoRevRange<'c, Bytes, Bytes>),
+}
+
+pub struct LmdbCursor<'c> {
+    transaction: &'c RoTxn<'c, WithoutTls>,
+    tree: Tree,
+    entries: Entries<'c>,
+    at: Option<(&'c [u8], &'c [u8])>,
+}
+
+fn map_bytes(settings: &Settings) -> u64 {
+    let wanted = settings.data_bytes_expected.unwrap_or(0).saturating_mul(4);
+    wanted.max(MAP_BYTES_MIN).next_multiple_of(1 << 20)
+}
+
+fn open_env(path: &Path, settings: &Settings) -> Result<Env<WithoutTls>> {
+    let mut options = EnvOpenOptions::new().read_txn_without_tls();
+    options
+        .map_size(usize::try_from(map_bytes(settings))?)
+        .max_readers(READERS_MAX);
+    let mut flags = EnvFlags::WRITE_MAP;
+    if matches!(settings.sync_mode, SyncMode::None | SyncMode::Async) {
+        flags |= EnvFlags::NO_SYNC;
+    }
+    // SAFETY: the flags are ones that heed documents as safe for a file that only this process has open, and the benchmark's database is
+    // in a directory of its own that nobody else touches.
+    unsafe {
+        options.flags(flags);
+        Ok(options.open(path)?)
+    }
+}
+
+impl Lmdb {
+    fn new(env: Env<WithoutTls>, tree: Tree, settings: &Settings) -> Result<Self> {
+        let flusher = match settings.sync_mode {
+            SyncMode::Async => {
+                let env = env.clone();
+                Some(Flusher::new(move || Ok(env.force_sync()?))?)
+            }
+            _ => None,
+        };
+        Ok(Self { env, tree, flusher })
+    }
+}
+
+impl Writer for Lmdb {
+    type Batch<'a> = LmdbBatch<'a>;
+
+    #[inline]
+    fn begin(&self) -> Result<LmdbBatch<'_>> {
+        Ok(LmdbBatch {
+            transaction: self.env.write_txn()?,
+            tree: self.tree,
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.env.force_sync()?)
+    }
+}
+
+impl Batch for LmdbBatch<'_> {
+    #[inline]
+    fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        Ok(look(self.tree.get(&self.transaction, key)?))
+    }
+
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.tree.put(&mut self.transaction, key, value)?)
+    }
+
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.tree.delete(&mut self.transaction, key)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(self) -> Result<()> {
+        Ok(self.transaction.commit()?)
+    }
+}
+
+impl Engine for Lmdb {
+    const CAPABILITIES: Capabilities = Capabilities::FULL;
+
+    type Snapshot<'a> = LmdbSnapshot<'a>;
+    type Writes<'a> = LmdbBatch<'a>;
+
+    fn describe(settings: &Settings) -> Description {
+        let sync = match settings.sync_mode {
+            SyncMode::None => {
+                "MDB_NOSYNC: survives the process; a power failure may cost the database".to_owned()
+            }
+            SyncMode::Async => format!(
+                "MDB_NOSYNC and mdb_env_sync every {} ms; a power failure may cost the database",
+                INTERVAL.as_millis()
+            ),
+            SyncMode::Sync => "a flush at each commit".to_owned(),
+            SyncMode::WriteThrough => {
+                "a flush at each commit, as in sync: there is one writer".to_owned()
+            }
+        };
+        Description {
+            version: VERSION.to_owned(),
+            settings: vec![
+                sync,
+                "MDB_WRITEMAP".to_owned(),
+                format!("map of {} MiB", map_bytes(settings) >> 20),
+                "no cache, write buffer, merges or compression: the engine has none".to_owned(),
+            ],
+        }
+    }
+
+    fn create(path: &Path, settings: &Settings) -> Result<Self> {
+        fs::create_dir_all(path)?;
+        let env = open_env(path, settings)?;
+        let mut transaction = env.write_txn()?;
+        let tree = env.create_database(&mut transaction, None)?;
+        transaction.commit()?;
+        Self::new(env, tree, settings)
+    }
+
+    fn open(path: &Path, settings: &Settings) -> Result<Self> {
+        let env = open_env(path, settings)?;
+        let transaction = env.read_txn()?;
+        let tree = env
+            .open_database(&transaction, None)?
+            .context("there is no database in the file")?;
+        // Committed, so that the handle outlives the transaction.
+        transaction.commit()?;
+        Self::new(env, tree, settings)
+    }
+
+    /// In the order of the keys, at the end of the tree as long as nothing is behind them.
+    fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
+        let mut sorted: Vec<(&[u8], &[u8])> = entries.collect();
+        sorted.sort_unstable_by_key(|(key, _)| *key);
+        let mut transaction = self.env.write_txn()?;
+        let last = self.tree.last(&transaction)?.map(|(key, _)| key.to_vec());
+        for (key, value) in sorted {
+            let flags = match &last {
+                Some(last) if key <= last.as_slice() => PutFlags::empty(),
+                _ => PutFlags::APPEND,
+            };
+            self.tree
+                .put_with_flags(&mut transaction, flags, key, value)?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    #[inline]
+    fn snapshot(&self, _mode: ReadMode) -> Result<LmdbSnapshot<'_>> {
+        Ok(LmdbSnapshot {
+            transaction: self.env.read_txn()?,
+            tree: self.tree,
+        })
+    }
+
+    #[inline]
+    fn begin_writes(&self) -> Result<LmdbBatch<'_>> {
+        self.begin()
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.sync()
+    }
+
+    fn compact(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn sizes(&self) -> Result<EngineSizes> {
+        let page_bytes = u64::from(self.env.stat().page_size);
+        Ok(EngineSizes {
+            reachable_bytes: Some(self.env.non_free_pages_size()?),
+            data_bytes: Some((self.env.info().last_page_number as u64 + 1) * page_bytes),
+            log_bytes: None,
+        })
+    }
+
+    fn close(self) -> Result<()> {
+        if let Some(flusher) = self.flusher {
+            flusher.finish()?;
+        }
+        self.env.prepare_for_closing().wait();
+        Ok(())
+    }
+}
+
+impl Snapshot for LmdbSnapshot<'_> {
+    type Cursor<'c>
+        = LmdbCursor<'c>
+    where
+        Self: 'c;
+
+    #[inline]
+    fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        Ok(look(self.tree.get(&self.transaction, key)?))
+    }
+
+    fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        for entry in self.tree.iter(&self.transaction)? {
+            let (key, value) = entry?;
+            each(key, value);
+        }
+        Ok(())
+    }
+
+    fn cursor(&mut self) -> Result<LmdbCursor<'_>> {
+        Ok(LmdbCursor {
+            transaction: &self.transaction,
+            tree: self.tree,
+            entries: Entries::None,
+            at: None,
+        })
+    }
+
+    fn count(&mut self) -> Result<u64> {
+        Ok(self.tree.len(&self.transaction)?)
+    }
+}
+
+impl<'c> LmdbCursor<'c> {
+    #[inline]
+    fn forward(&mut self, from: Bound<&[u8]>) -> Result<bool> {
+        let range = (from, Bound::Unbounded);
+        self.entries = Entries::Forward(self.tree.range(self.transaction, &range)?);
+        self.next()
+    }
+}
+
+impl Cursor for LmdbCursor<'_> {
+    #[inline]
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.forward(Bound::Included(key))
+    }
+
+    fn seek_first(&mut self) -> Result<bool> {
+        self.forward(Bound::Unbounded)
+    }
+
+    fn seek_last(&mut self) -> Result<bool> {
+        let all: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
+        self.entries = Entries::Backward(self.tree.rev_range(self.transaction, &all)?);
+        self.prev()
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<bool> {
+        self.at = match &mut self.entries {
+            Entries::Forward(entries) => entries.next().transpose()?,
+            _ => None,
+        };
+        Ok(self.at.is_some())
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<bool> {
+        self.at = match &mut self.entries {
+            Entries::Backward(entries) => entries.next().transpose()?,
+            _ => None,
+        };
+        Ok(self.at.is_some())
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<(&[u8], &[u8])> {
+        self.at
+    }
+}

@@ -1,0 +1,52 @@
+//! Every engine keeps the rules that it declares to keep, and reports the version that is linked.
+#[cfg(feature = "redb")]
+mod redb {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::redb::Redb);
+}
+
+#[cfg(feature = "lmdb")]
+mod lmdb {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::lmdb::Lmdb);
+}
+
+#[cfg(feature = "canopydb")]
+mod canopydb {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::canopydb::Canopydb);
+}
+
+#[cfg(feature = "fjall")]
+mod fjall {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::fjall::Fjall);
+}
+
+#[cfg(feature = "sled")]
+mod sled {
+    psitri_bench::conformance_tests!(
+        psitri_bench_peers::engines::sled::Sled,
+        lacks "snapshots"
+    );
+}
+
+#[cfg(feature = "bf-tree")]
+mod bf_tree {
+    psitri_bench::conformance_tests!(
+        psitri_bench_peers::engines::bf_tree::BfTree,
+        lacks "backward cursors", "snapshots", "atomic batches", "reopening a database", "large values"
+    );
+}
+
+#[cfg(feature = "emdb")]
+mod emdb {
+    psitri_bench::conformance_tests!(
+        psitri_bench_peers::engines::emdb::Emdb,
+        lacks "ordered keys", "backward cursors", "snapshots", "atomic batches"
+    );
+}
+
+#[cfg(feature = "emdb")]
+mod emdb_ranges {
+    psitri_bench::conformance_tests!(
+        psitri_bench_peers::engines::emdb::EmdbRanges,
+        lacks "backward cursors", "snapshots", "atomic batches"
+    );
+}
