@@ -35,7 +35,7 @@ impl SamplingOptions {
 /// A phase of `ops` operations a sample.
 pub fn phase(name: impl Into<String>, ops: u64, seconds: &Spread) -> Phase {
     Phase::new(name, ops, seconds.median)
-        .with("median_ms", seconds.median * 1e3)
+        .with("ms", seconds.median * 1e3)
         .with("min_ms", seconds.min * 1e3)
         .with("max_ms", seconds.max * 1e3)
         .with("samples", seconds.runs as f64)
