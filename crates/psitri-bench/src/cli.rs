@@ -1,6 +1,8 @@
 //! The command line of the benchmark programs. They differ in their engines only.
 use crate::bank::{BankConfig, HarnessConfig};
 use crate::driver::{self, PEERS_PROGRAM};
+use crate::emdb;
+use crate::lmdb_style::LmdbStyle;
 use crate::registry::Engines;
 use clap::{Parser, Subcommand};
 use std::process::{Command, ExitCode};
@@ -20,6 +22,27 @@ enum Task {
     /// Transfers between accounts, with a concurrent reader
     #[command(args_override_self = true)]
     Bank(BankConfig),
+    /// Bulk load, durable and unsynced writes, random reads, removals and sizes, as the redb and emdb projects measure them
+    #[command(args_override_self = true)]
+    LmdbStyle(LmdbStyle),
+    /// A thousand small entries inserted, read and removed, one at a time
+    #[command(args_override_self = true)]
+    Kv(emdb::Kv),
+    /// The same entries inserted one by one, as one batch and as a bulk load, and read back
+    #[command(args_override_self = true)]
+    Comparative(emdb::Comparative),
+    /// Point reads from one to eight threads
+    #[command(args_override_self = true)]
+    ConcurrentReads(emdb::ConcurrentReads),
+    /// Durable writes from several threads, against the same writes from one
+    #[command(args_override_self = true)]
+    GroupCommit(emdb::GroupCommit),
+    /// Durable writes from one thread, in the sync modes `sync` and `write-through`
+    #[command(args_override_self = true)]
+    WriteThrough(emdb::WriteThrough),
+    /// Gets, replacements and mixtures of them on a set that stays the same, from one to eight threads
+    #[command(args_override_self = true)]
+    IndexHotpath(emdb::IndexHotpath),
     /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(HarnessConfig),
     /// The engines of this program, with versions and settings
@@ -39,6 +62,13 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
     }
     let outcome = match &cli.task {
         Task::Bank(workload) => driver::run(registry, workload),
+        Task::LmdbStyle(workload) => driver::run(registry, workload),
+        Task::Kv(workload) => driver::run(registry, workload),
+        Task::Comparative(workload) => driver::run(registry, workload),
+        Task::ConcurrentReads(workload) => driver::run(registry, workload),
+        Task::GroupCommit(workload) => driver::run(registry, workload),
+        Task::WriteThrough(workload) => driver::run(registry, workload),
+        Task::IndexHotpath(workload) => driver::run(registry, workload),
         Task::Harness(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
     };
@@ -59,6 +89,13 @@ impl Task {
         use crate::workload::Workload;
         match self {
             Self::Bank(workload) => Some(&workload.options().engine),
+            Self::LmdbStyle(workload) => Some(&workload.options().engine),
+            Self::Kv(workload) => Some(&workload.options().engine),
+            Self::Comparative(workload) => Some(&workload.options().engine),
+            Self::ConcurrentReads(workload) => Some(&workload.options().engine),
+            Self::GroupCommit(workload) => Some(&workload.options().engine),
+            Self::WriteThrough(workload) => Some(&workload.options().engine),
+            Self::IndexHotpath(workload) => Some(&workload.options().engine),
             Self::Harness(_) | Self::Engines { .. } => None,
         }
     }
