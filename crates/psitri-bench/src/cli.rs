@@ -1,7 +1,10 @@
 //! The command line of the benchmark programs. They differ in their engines only.
 use crate::bank::{BankConfig, HarnessConfig};
+use crate::db_bench::DbBenchConfig;
 use crate::driver::{self, PEERS_PROGRAM};
 use crate::registry::Engines;
+use crate::tides::TidesConfig;
+use crate::upsert::UpsertConfig;
 use clap::{Parser, Subcommand};
 use std::process::{Command, ExitCode};
 
@@ -20,6 +23,15 @@ enum Task {
     /// Transfers between accounts, with a concurrent reader
     #[command(args_override_self = true)]
     Bank(BankConfig),
+    /// Random upserts, round after round, into a database that grows
+    #[command(args_override_self = true)]
+    Upsert(UpsertConfig),
+    /// Puts, gets, deletes, seeks and ranges by several threads, in the way of TidesDB's benchmark tool
+    #[command(args_override_self = true)]
+    Tides(TidesConfig),
+    /// A list of benchmarks on one database, in the way of RocksDB's db_bench
+    #[command(args_override_self = true)]
+    DbBench(DbBenchConfig),
     /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(HarnessConfig),
     /// The engines of this program, with versions and settings
@@ -39,6 +51,9 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
     }
     let outcome = match &cli.task {
         Task::Bank(workload) => driver::run(registry, workload),
+        Task::Upsert(workload) => driver::run(registry, workload),
+        Task::Tides(workload) => driver::run(registry, workload),
+        Task::DbBench(workload) => driver::run(registry, workload),
         Task::Harness(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
     };
@@ -59,6 +74,9 @@ impl Task {
         use crate::workload::Workload;
         match self {
             Self::Bank(workload) => Some(&workload.options().engine),
+            Self::Upsert(workload) => Some(&workload.options().engine),
+            Self::Tides(workload) => Some(&workload.options().engine),
+            Self::DbBench(workload) => Some(&workload.options().engine),
             Self::Harness(_) | Self::Engines { .. } => None,
         }
     }
