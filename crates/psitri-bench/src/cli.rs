@@ -1,9 +1,12 @@
 //! The command line of the benchmark programs. They differ in their engines only.
 use crate::bank::{BankConfig, HarnessConfig};
+use crate::db_bench::DbBenchConfig;
 use crate::driver::{self, PEERS_PROGRAM};
 use crate::emdb;
 use crate::lmdb_style::LmdbStyle;
 use crate::registry::Engines;
+use crate::tides::TidesConfig;
+use crate::upsert::UpsertConfig;
 use clap::{Parser, Subcommand};
 use std::process::{Command, ExitCode};
 
@@ -43,6 +46,15 @@ enum Task {
     /// Gets, replacements and mixtures of them on a set that stays the same, from one to eight threads
     #[command(args_override_self = true)]
     IndexHotpath(emdb::IndexHotpath),
+    /// Random upserts, round after round, into a database that grows
+    #[command(args_override_self = true)]
+    Upsert(UpsertConfig),
+    /// Puts, gets, deletes, seeks and ranges by several threads, in the way of TidesDB's benchmark tool
+    #[command(args_override_self = true)]
+    Tides(TidesConfig),
+    /// A list of benchmarks on one database, in the way of RocksDB's db_bench
+    #[command(args_override_self = true)]
+    DbBench(DbBenchConfig),
     /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(HarnessConfig),
     /// The engines of this program, with versions and settings
@@ -69,6 +81,9 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
         Task::GroupCommit(workload) => driver::run(registry, workload),
         Task::WriteThrough(workload) => driver::run(registry, workload),
         Task::IndexHotpath(workload) => driver::run(registry, workload),
+        Task::Upsert(workload) => driver::run(registry, workload),
+        Task::Tides(workload) => driver::run(registry, workload),
+        Task::DbBench(workload) => driver::run(registry, workload),
         Task::Harness(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
     };
@@ -96,6 +111,9 @@ impl Task {
             Self::GroupCommit(workload) => Some(&workload.options().engine),
             Self::WriteThrough(workload) => Some(&workload.options().engine),
             Self::IndexHotpath(workload) => Some(&workload.options().engine),
+            Self::Upsert(workload) => Some(&workload.options().engine),
+            Self::Tides(workload) => Some(&workload.options().engine),
+            Self::DbBench(workload) => Some(&workload.options().engine),
             Self::Harness(_) | Self::Engines { .. } => None,
         }
     }
