@@ -21,6 +21,7 @@ pub mod progress;
 pub mod registry;
 pub mod report;
 pub mod rng;
+pub mod suite;
 pub mod summary;
 pub mod throughput;
 mod words;
