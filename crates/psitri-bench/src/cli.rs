@@ -1,6 +1,7 @@
 //! The command line of the benchmark programs. They differ in their engines only.
 use crate::bank::{BankConfig, HarnessConfig};
 use crate::driver::{self, PEERS_PROGRAM};
+use crate::page::ReportConfig;
 use crate::registry::Engines;
 use clap::{Parser, Subcommand};
 use std::process::{Command, ExitCode};
@@ -22,6 +23,8 @@ enum Task {
     Bank(BankConfig),
     /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(HarnessConfig),
+    /// A page and a Markdown file of what the suite measured
+    Report(ReportConfig),
     /// The engines of this program, with versions and settings
     Engines {
         /// As JSON
@@ -40,6 +43,7 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
     let outcome = match &cli.task {
         Task::Bank(workload) => driver::run(registry, workload),
         Task::Harness(config) => config.run(),
+        Task::Report(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
     };
     match outcome {
@@ -59,7 +63,7 @@ impl Task {
         use crate::workload::Workload;
         match self {
             Self::Bank(workload) => Some(&workload.options().engine),
-            Self::Harness(_) | Self::Engines { .. } => None,
+            Self::Harness(_) | Self::Report(_) | Self::Engines { .. } => None,
         }
     }
 }

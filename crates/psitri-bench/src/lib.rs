@@ -17,6 +17,7 @@ pub mod engines;
 pub mod latency;
 pub mod memory;
 pub mod names;
+pub mod page;
 pub mod progress;
 pub mod registry;
 pub mod report;
