@@ -138,7 +138,7 @@ impl Document {
         self.lines.push(String::new());
     }
 
-    fn verdicts(&mut self, verdicts: &[&Verdict<'_>]) {
+    fn verdicts(&mut self, report: &Compared<'_>, verdicts: &[&Verdict<'_>]) {
         if verdicts.is_empty() {
             return self.paragraph("None.");
         }
@@ -176,7 +176,7 @@ impl Document {
                     format!("{}{overlap}", format::times(ratio)),
                     verdict.case.title.clone(),
                     verdict.name.words(),
-                    verdict.other.to_owned(),
+                    report.palette.label(verdict.other),
                     format::text(unit, verdict.others_median),
                     ours,
                     verdict.durability.clone(),
@@ -198,17 +198,17 @@ impl Document {
             ));
         }
         self.heading(3, "Throughput, time, size");
-        self.verdicts(&lost(&report.verdicts, Rank::Primary));
+        self.verdicts(report, &lost(&report.verdicts, Rank::Primary));
         self.heading(3, "Latency, memory");
-        self.verdicts(&lost(&report.verdicts, Rank::Secondary));
+        self.verdicts(report, &lost(&report.verdicts, Rank::Secondary));
     }
 
     fn wins(&mut self, report: &Compared<'_>) {
         self.heading(2, "Where ours is first");
         self.heading(3, "Throughput, time, size");
-        self.verdicts(&won(&report.verdicts, Rank::Primary));
+        self.verdicts(report, &won(&report.verdicts, Rank::Primary));
         self.heading(3, "Latency, memory");
-        self.verdicts(&won(&report.verdicts, Rank::Secondary));
+        self.verdicts(report, &won(&report.verdicts, Rank::Secondary));
     }
 
     fn charts(&mut self, cards: Vec<Card>) {

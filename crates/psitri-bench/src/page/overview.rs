@@ -13,7 +13,11 @@ use maud::{Markup, html};
 /// Rows that are shown at once; the rest can be opened.
 const ROWS_OPEN: usize = 30;
 
-pub fn losses(comparisons: &[Comparison<'_>], verdicts: &[Verdict<'_>]) -> Markup {
+pub fn losses(
+    comparisons: &[Comparison<'_>],
+    verdicts: &[Verdict<'_>],
+    palette: &Palette,
+) -> Markup {
     let (primary, secondary) = (
         lost(verdicts, Rank::Primary),
         lost(verdicts, Rank::Secondary),
@@ -40,14 +44,19 @@ pub fn losses(comparisons: &[Comparison<'_>], verdicts: &[Verdict<'_>]) -> Marku
                 }
             }
             h3 { "Throughput, time, size" }
-            (verdict_rows(&primary, verdicts, "others"))
+            (verdict_rows(&primary, verdicts, "others", palette))
             h3 { "Latency, memory" }
-            (verdict_rows(&secondary, verdicts, "others"))
+            (verdict_rows(&secondary, verdicts, "others", palette))
         }
     }
 }
 
-fn verdict_rows(rows: &[&Verdict<'_>], all: &[Verdict<'_>], class: &str) -> Markup {
+fn verdict_rows(
+    rows: &[&Verdict<'_>],
+    all: &[Verdict<'_>],
+    class: &str,
+    palette: &Palette,
+) -> Markup {
     let (open, closed) = rows.split_at(rows.len().min(ROWS_OPEN));
     html! {
         @if all.is_empty() {
@@ -55,26 +64,26 @@ fn verdict_rows(rows: &[&Verdict<'_>], all: &[Verdict<'_>], class: &str) -> Mark
         } @else if rows.is_empty() {
             p.empty { "None." }
         } @else {
-            (verdict_table(open, class))
+            (verdict_table(open, class, palette))
             @if !closed.is_empty() {
-                details { summary { (closed.len()) " more" } (verdict_table(closed, class)) }
+                details { summary { (closed.len()) " more" } (verdict_table(closed, class, palette)) }
             }
         }
     }
 }
 
-fn verdict_table(rows: &[&Verdict<'_>], class: &str) -> Markup {
+fn verdict_table(rows: &[&Verdict<'_>], class: &str, palette: &Palette) -> Markup {
     html! {
         div.scroll tabindex="0" { table.verdicts.(class) {
             thead { tr {
                 th.figure { "ratio" } th { "case and figure" } th { "best other" } th.figure { "theirs" } th.figure { "ours" } th { "durability" }
             } }
-            tbody { @for verdict in rows { (verdict_row(verdict)) } }
+            tbody { @for verdict in rows { (verdict_row(verdict, palette)) } }
         } }
     }
 }
 
-fn verdict_row(verdict: &Verdict<'_>) -> Markup {
+fn verdict_row(verdict: &Verdict<'_>, palette: &Palette) -> Markup {
     let unit = verdict.name.kind().unit;
     // How many times better the better one is.
     let ratio = if verdict.ratio > 1.0 {
@@ -86,7 +95,7 @@ fn verdict_row(verdict: &Verdict<'_>) -> Markup {
         tr {
             td.figure.factor { (format::times(ratio)) @if verdict.overlap { br; small { "runs overlap" } } }
             td { a href=(format!("#{}", verdict.case.id)) { (verdict.case.title) } br; small { (verdict.name.words()) } }
-            td { (verdict.other) @if verdict.better_others > 1 { br; small { "and " (verdict.better_others - 1) " more" } } }
+            td { (palette.label(verdict.other)) @if verdict.better_others > 1 { br; small { "and " (verdict.better_others - 1) " more" } } }
             td.figure { (format::text(unit, verdict.others_median)) }
             td.figure {
                 (format::text(unit, verdict.ours_median))
@@ -98,7 +107,7 @@ fn verdict_row(verdict: &Verdict<'_>) -> Markup {
     }
 }
 
-pub fn wins(verdicts: &[Verdict<'_>]) -> Markup {
+pub fn wins(verdicts: &[Verdict<'_>], palette: &Palette) -> Markup {
     let (primary, secondary) = (won(verdicts, Rank::Primary), won(verdicts, Rank::Secondary));
     let share = |rank: Rank, won: usize| format!("{won} of {}", won + lost(verdicts, rank).len());
     html! {
@@ -109,10 +118,10 @@ pub fn wins(verdicts: &[Verdict<'_>]) -> Markup {
                 strong { (share(Rank::Secondary, secondary.len())) } " of latency and memory, no other engine is better. The ratio is to the best other."
             }
             @if !primary.is_empty() {
-                details { summary { "Throughput, time, size: " (primary.len()) " figures" } (verdict_table(&primary, "ours-first")) }
+                details { summary { "Throughput, time, size: " (primary.len()) " figures" } (verdict_table(&primary, "ours-first", palette)) }
             }
             @if !secondary.is_empty() {
-                details { summary { "Latency, memory: " (secondary.len()) " figures" } (verdict_table(&secondary, "ours-first")) }
+                details { summary { "Latency, memory: " (secondary.len()) " figures" } (verdict_table(&secondary, "ours-first", palette)) }
             }
         }
     }
