@@ -4,7 +4,9 @@ use crate::db_bench::DbBenchConfig;
 use crate::driver::{self, PEERS_PROGRAM};
 use crate::emdb;
 use crate::lmdb_style::LmdbStyle;
+use crate::page::ReportConfig;
 use crate::registry::Engines;
+use crate::suite::SuiteOptions;
 use crate::tides::TidesConfig;
 use crate::upsert::UpsertConfig;
 use clap::{Parser, Subcommand};
@@ -57,6 +59,10 @@ enum Task {
     DbBench(DbBenchConfig),
     /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(HarnessConfig),
+    /// All of them on all engines, resumed where it was interrupted
+    Suite(SuiteOptions),
+    /// A page and a Markdown file of what the suite measured
+    Report(ReportConfig),
     /// The engines of this program, with versions and settings
     Engines {
         /// As JSON
@@ -85,6 +91,8 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
         Task::Tides(workload) => driver::run(registry, workload),
         Task::DbBench(workload) => driver::run(registry, workload),
         Task::Harness(config) => config.run(),
+        Task::Suite(options) => options.run(registry),
+        Task::Report(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
     };
     match outcome {
@@ -114,7 +122,8 @@ impl Task {
             Self::Upsert(workload) => Some(&workload.options().engine),
             Self::Tides(workload) => Some(&workload.options().engine),
             Self::DbBench(workload) => Some(&workload.options().engine),
-            Self::Harness(_) | Self::Engines { .. } => None,
+            Self::Suite(options) => Some(&options.engine),
+            Self::Harness(_) | Self::Report(_) | Self::Engines { .. } => None,
         }
     }
 }
@@ -152,4 +161,44 @@ fn engines<R: Engines>(registry: &R, json: bool) -> anyhow::Result<bool> {
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::Entry;
+    use crate::suite::cases::{self, Profile};
+    use clap::ValueEnum;
+
+    #[test]
+    fn every_case_of_the_suite_is_a_command() {
+        let template = crate::registry::Builtin.entries().remove(0);
+        let entries: Vec<Entry> = ["psitri", "rocksdb", "mdbx", "lmdb", "sqlite", "emdb"]
+            .map(|name| Entry {
+                name: name.to_owned(),
+                ..template.clone()
+            })
+            .into();
+        for &profile in Profile::value_variants() {
+            let cases = cases::of(profile, &entries, &["sqlite".to_owned()]);
+            assert!(cases.len() > 20, "{} cases", cases.len());
+            for case in cases {
+                let line = ["psitri-bench"]
+                    .into_iter()
+                    .chain(case.arguments.iter().map(String::as_str))
+                    .chain([
+                        "--engine",
+                        "psitri",
+                        "--json",
+                        "out",
+                        "--db-path",
+                        "db",
+                        "--overwrite",
+                    ]);
+                if let Err(error) = Cli::try_parse_from(line) {
+                    panic!("{}: {error}", case.id);
+                }
+            }
+        }
+    }
 }

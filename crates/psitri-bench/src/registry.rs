@@ -31,6 +31,11 @@ pub trait Engines {
     /// In the order in which reports show them.
     fn entries(&self) -> Vec<Entry>;
 
+    /// Names of the engines that speak SQL.
+    fn sql_engines(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Runs the workload on the engine of that name; nothing if there is none.
     fn run<W: Workload>(&self, workload: &W, run: &Run<'_>) -> Result<Option<Report>>;
 }

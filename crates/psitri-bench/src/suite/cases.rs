@@ -133,7 +133,9 @@ impl Cases<'_> {
 /// The cases of a profile for the engines of a program.
 pub fn of(profile: Profile, entries: &[Entry], sql_engines: &[String]) -> Vec<Case> {
     let key_value = entries.iter().map(|entry| entry.name.as_str());
-    let built: Vec<&str> = key_value.chain(sql_engines.iter().map(String::as_str)).collect();
+    let built: Vec<&str> = key_value
+        .chain(sql_engines.iter().map(String::as_str))
+        .collect();
     let mut cases = Cases {
         built,
         list: Vec::new(),
@@ -150,13 +152,18 @@ pub fn of(profile: Profile, entries: &[Entry], sql_engines: &[String]) -> Vec<Ca
 fn bank(profile: Profile, cases: &mut Cases<'_>) {
     let accounts = profile.pick([20_000, 100_000, 1_000_000]);
     let attempts = profile.pick([30_000, 200_000, 10_000_000]);
-    for (batch, words) in [(1, "one transfer a commit"), (100, "100 transfers a commit")] {
+    for (batch, words) in [
+        (1, "one transfer a commit"),
+        (100, "100 transfers a commit"),
+    ] {
         cases.add(
             Page::Bank,
             &format!("bank-batch-{batch}"),
             &format!("Bank: {accounts} accounts, {words}"),
             TRANSACTIONAL,
-            &format!("bank --num-accounts {accounts} --num-transactions {attempts} --batch-size {batch}"),
+            &format!(
+                "bank --num-accounts {accounts} --num-transactions {attempts} --batch-size {batch}"
+            ),
         );
     }
     if profile != Profile::Quick {
@@ -194,14 +201,18 @@ fn upsert(profile: Profile, cases: &mut Cases<'_>) {
         "upsert-overwrite",
         "Random upsert of keys that exist",
         OVERWRITE,
-        &format!("upsert --rounds {rounds} --items {items} --batch 100 --value-size 256 --true-overwrite"),
+        &format!(
+            "upsert --rounds {rounds} --items {items} --batch 100 --value-size 256 --true-overwrite"
+        ),
     );
     cases.add(
         Page::Upsert,
         "upsert-readers",
         "Random upsert beside one reader",
         OVERWRITE,
-        &format!("upsert --rounds {rounds} --items {items} --batch 100 --value-size 256 --readers 1"),
+        &format!(
+            "upsert --rounds {rounds} --items {items} --batch 100 --value-size 256 --readers 1"
+        ),
     );
 }
 

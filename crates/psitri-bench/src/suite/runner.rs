@@ -154,11 +154,9 @@ impl SuiteOptions {
                 Ok(known)
             }
             Ok(_) => {
-                fs::remove_dir_all(directory.join("runs")).or_else(|error| {
-                    match error.kind() {
-                        std::io::ErrorKind::NotFound => Ok(()),
-                        _ => Err(error),
-                    }
+                fs::remove_dir_all(directory.join("runs")).or_else(|error| match error.kind() {
+                    std::io::ErrorKind::NotFound => Ok(()),
+                    _ => Err(error),
                 })?;
                 info.save(directory)?;
                 Ok(info)
@@ -318,8 +316,9 @@ fn wait(child: &mut Child, timeout: Duration) -> Result<Option<String>> {
             child.wait()?;
             Ok(Some(format!("killed after {} s", timeout.as_secs())))
         }
-        Some(status) => Ok((!matches!(status.code(), Some(0 | 1)))
-            .then(|| format!("ended with {status}"))),
+        Some(status) => {
+            Ok((!matches!(status.code(), Some(0 | 1))).then(|| format!("ended with {status}")))
+        }
     }
 }
 
@@ -362,7 +361,11 @@ impl Durations {
         (!self.all.is_empty()).then(|| {
             let other = mean(&self.all);
             runs.iter()
-                .map(|run| self.cases.get(&run.case.id).map_or(other, |case| mean(case)))
+                .map(|run| {
+                    self.cases
+                        .get(&run.case.id)
+                        .map_or(other, |case| mean(case))
+                })
                 .sum()
         })
     }

@@ -1,0 +1,289 @@
+//! Which figures a report has, and how to read each: one table says the unit, which direction is better, and whether the figure ranks
+//! engines.
+//!
+//! Primary figures are throughput, time and size; secondary ones latency and memory. The rest is context: shown, never compared. A figure
+//! that the table does not know is context, so that a new workload cannot rank engines by accident.
+use crate::report::Report;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    Higher,
+    Lower,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    Primary,
+    Secondary,
+    Context,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    PerSecond,
+    Seconds,
+    Milliseconds,
+    Microseconds,
+    Bytes,
+    /// A share or a factor.
+    Times,
+    Plain,
+}
+
+#[derive(Debug)]
+pub struct Kind {
+    /// A name that begins with `*` stands for all that end so.
+    name: &'static str,
+    /// In words; empty where the name of the figure has to do.
+    title: &'static str,
+    pub better: Option<Better>,
+    pub unit: Unit,
+    pub rank: Rank,
+}
+
+const fn kind(
+    name: &'static str,
+    title: &'static str,
+    better: Option<Better>,
+    unit: Unit,
+    rank: Rank,
+) -> Kind {
+    Kind {
+        name,
+        title,
+        better,
+        unit,
+        rank,
+    }
+}
+
+const HIGHER: Option<Better> = Some(Better::Higher);
+const LOWER: Option<Better> = Some(Better::Lower);
+
+/// The first line that fits counts.
+#[rustfmt::skip]
+const KINDS: &[Kind] = &[
+    kind("ops_per_second", "operations a second", HIGHER, Unit::PerSecond, Rank::Primary),
+    kind("reads_per_second", "concurrent reads a second", HIGHER, Unit::PerSecond, Rank::Primary),
+    kind("worst_second", "operations in the worst second", HIGHER, Unit::PerSecond, Rank::Primary),
+    kind("seconds", "time", LOWER, Unit::Seconds, Rank::Primary),
+    kind("file_bytes", "size on disk", LOWER, Unit::Bytes, Rank::Primary),
+    kind("latency_p50", "latency, median", LOWER, Unit::Microseconds, Rank::Context),
+    kind("latency_p99", "latency, p99", LOWER, Unit::Microseconds, Rank::Secondary),
+    kind("latency_p999", "latency, p99.9", LOWER, Unit::Microseconds, Rank::Context),
+    kind("latency_max", "latency, longest", LOWER, Unit::Microseconds, Rank::Context),
+    kind("peak_anonymous_bytes", "peak memory without mapped files", LOWER, Unit::Bytes, Rank::Secondary),
+    kind("peak_resident_bytes", "peak memory with mapped files", LOWER, Unit::Bytes, Rank::Secondary),
+    kind("phase_file_bytes", "size on disk after the phase", LOWER, Unit::Bytes, Rank::Context),
+    kind("data_bytes", "data file", LOWER, Unit::Bytes, Rank::Context),
+    kind("log_bytes", "log", LOWER, Unit::Bytes, Rank::Context),
+    kind("reachable_bytes", "live data", LOWER, Unit::Bytes, Rank::Context),
+    kind("raw_bytes", "keys and values", None, Unit::Bytes, Rank::Context),
+    kind("worst_to_median", "worst second as a share of the median second", HIGHER, Unit::Times, Rank::Context),
+    kind("limit_share", "share of the upper bound", HIGHER, Unit::Times, Rank::Context),
+    kind("*_per_second", "", HIGHER, Unit::PerSecond, Rank::Primary),
+    kind("*cpu_seconds", "", LOWER, Unit::Seconds, Rank::Secondary),
+    kind("*_seconds", "", LOWER, Unit::Seconds, Rank::Primary),
+    kind("*_milliseconds", "", LOWER, Unit::Milliseconds, Rank::Primary),
+    kind("*_ms", "", LOWER, Unit::Milliseconds, Rank::Primary),
+    kind("*p99_us", "", LOWER, Unit::Microseconds, Rank::Secondary),
+    kind("*p99_microseconds", "", LOWER, Unit::Microseconds, Rank::Secondary),
+    kind("*_us", "", LOWER, Unit::Microseconds, Rank::Context),
+    kind("*_microseconds", "", LOWER, Unit::Microseconds, Rank::Context),
+    kind("*size_bytes", "", LOWER, Unit::Bytes, Rank::Primary),
+    kind("*file_bytes", "", LOWER, Unit::Bytes, Rank::Primary),
+    kind("*memory_bytes", "", LOWER, Unit::Bytes, Rank::Secondary),
+    kind("*resident_bytes", "", LOWER, Unit::Bytes, Rank::Secondary),
+    kind("*written_bytes", "", LOWER, Unit::Bytes, Rank::Secondary),
+    kind("*_bytes", "", None, Unit::Bytes, Rank::Context),
+    kind("*_amplification", "", LOWER, Unit::Times, Rank::Secondary),
+    kind("*_ratio", "", None, Unit::Times, Rank::Context),
+];
+
+static UNKNOWN: Kind = kind("*", "", None, Unit::Plain, Rank::Context);
+
+/// Work of the harness, not of an engine.
+const HARNESS_PHASES: &[&str] = &["names"];
+
+impl Kind {
+    pub fn of(name: &str) -> &'static Self {
+        let fits = |kind: &&Self| match kind.name.strip_prefix('*') {
+            Some(ending) => name.ends_with(ending),
+            None => kind.name == name,
+        };
+        KINDS.iter().find(fits).unwrap_or(&UNKNOWN)
+    }
+}
+
+/// What a figure is of: of a phase, or of the whole run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    pub phase: Option<String>,
+    pub figure: String,
+}
+
+impl Name {
+    pub fn kind(&self) -> &'static Kind {
+        Kind::of(&self.figure)
+    }
+
+    /// The figure without its phase, in words.
+    pub fn figure_words(&self) -> String {
+        let title = self.kind().title;
+        if title.is_empty() {
+            self.figure.replace('_', " ")
+        } else {
+            title.to_owned()
+        }
+    }
+
+    pub fn phase_words(&self) -> Option<String> {
+        self.phase.as_ref().map(|phase| phase.replace('_', " "))
+    }
+
+    pub fn words(&self) -> String {
+        match self.phase_words() {
+            Some(phase) => format!("{phase}: {}", self.figure_words()),
+            None => self.figure_words(),
+        }
+    }
+}
+
+/// All figures of a report, in its own order.
+pub fn of(report: &Report) -> Vec<(Name, f64)> {
+    let mut figures = Vec::new();
+    let mut add = |phase: Option<&str>, figure: &str, value: Option<f64>| {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            let name = Name {
+                phase: phase.map(str::to_owned),
+                figure: figure.to_owned(),
+            };
+            figures.push((name, value));
+        }
+    };
+    let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+    for phase in &report.phases {
+        let of = Some(phase.name.as_str());
+        if HARNESS_PHASES.contains(&phase.name.as_str()) {
+            continue;
+        }
+        if phase.ops > 0 {
+            add(of, "ops_per_second", Some(phase.ops_per_second));
+        } else if phase.seconds > 0.0 {
+            add(of, "seconds", Some(phase.seconds));
+        }
+        add(of, "reads_per_second", phase.reads_per_second);
+        if let Some(steadiness) = &phase.steadiness {
+            add(of, "worst_second", bytes(steadiness.worst_second));
+            add(of, "worst_to_median", steadiness.worst_to_median);
+        }
+        if let Some(latency) = &phase.latency_us {
+            add(of, "latency_p50", Some(latency.p50));
+            add(of, "latency_p99", Some(latency.p99));
+            add(of, "latency_p999", Some(latency.p999));
+            add(of, "latency_max", Some(latency.max));
+        }
+        // A phase that is nothing but a size is there for its size.
+        let only_size = phase.ops == 0 && phase.seconds == 0.0;
+        let file = if only_size {
+            "file_bytes"
+        } else {
+            "phase_file_bytes"
+        };
+        add(of, file, bytes(phase.file_bytes));
+        for (name, &value) in &phase.figures {
+            add(of, name, Some(value));
+        }
+    }
+    if let Some(size) = &report.size {
+        // Nothing on disk is an engine in memory, not a small one.
+        add(
+            None,
+            "file_bytes",
+            bytes((size.file_bytes > 0).then_some(size.file_bytes)),
+        );
+        add(None, "data_bytes", bytes(size.data_bytes));
+        add(None, "log_bytes", bytes(size.log_bytes));
+        add(None, "reachable_bytes", bytes(size.reachable_bytes));
+        add(None, "raw_bytes", bytes(Some(size.raw_bytes)));
+    }
+    add(
+        None,
+        "peak_anonymous_bytes",
+        bytes(report.peak_anonymous_bytes),
+    );
+    add(None, "peak_resident_bytes", bytes(report.peak_rss_bytes));
+    add(None, "limit_share", report.limit_share);
+    figures
+}
+
+/// How durable the commits of a run were, as its configuration says.
+pub fn durability(config: &serde_json::Value) -> Option<String> {
+    let find = |key: &str| Some(config.get(key)?.as_str()?.to_owned());
+    find("sync_mode").or_else(|| find("durability"))
+}
+
+/// Option and value of each argument; the same for `--option value` and `--option=value`.
+pub fn options(arguments: &[String]) -> BTreeMap<String, String> {
+    let mut options = BTreeMap::new();
+    let mut open: Option<String> = None;
+    for argument in arguments {
+        if let Some(option) = argument.strip_prefix("--") {
+            if let Some(flag) = open.take() {
+                options.insert(flag, String::new());
+            }
+            match option.split_once('=') {
+                Some((option, value)) => {
+                    options.insert(option.to_owned(), value.to_owned());
+                }
+                None => open = Some(option.to_owned()),
+            }
+        } else if let Some(option) = open.take() {
+            options.insert(option, argument.clone());
+        }
+    }
+    if let Some(flag) = open {
+        options.insert(flag, String::new());
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_figures_of_a_workload_are_known_by_their_unit() {
+        let rank = |name: &str| (Kind::of(name).rank, Kind::of(name).better);
+        assert_eq!(rank("worst_round_ops_per_second"), (Rank::Primary, HIGHER));
+        assert_eq!(rank("load_cpu_seconds"), (Rank::Secondary, LOWER));
+        assert_eq!(rank("compaction_seconds"), (Rank::Primary, LOWER));
+        assert_eq!(rank("something"), (Rank::Context, None));
+    }
+
+    #[test]
+    fn options_are_read_in_both_spellings() {
+        let arguments = [
+            "bank",
+            "--batch-size=10",
+            "--audit",
+            "--seed",
+            "7",
+            "--limit",
+        ];
+        let options = options(&arguments.map(str::to_owned));
+        let expected = [
+            ("audit", ""),
+            ("batch-size", "10"),
+            ("limit", ""),
+            ("seed", "7"),
+        ];
+        assert!(
+            options
+                .iter()
+                .map(|(a, b)| (a.as_str(), b.as_str()))
+                .eq(expected)
+        );
+    }
+}

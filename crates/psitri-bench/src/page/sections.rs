@@ -1,0 +1,344 @@
+//! A section of the page for each published page: what it measures, a glance at all ratios, sweeps, then each case with its charts and tables.
+use super::cards::{self, Card};
+use super::compare::{Comparison, Row, is_other};
+use super::figures::{Name, Rank, Unit};
+use super::format;
+use super::palette::Palette;
+use super::sweep::{self, Sweep};
+use crate::suite::results::Page;
+use maud::{Markup, html};
+
+/// In the order of the page.
+pub const PAGES: [Page; 6] = [
+    Page::Bank,
+    Page::Upsert,
+    Page::Emdb,
+    Page::Sqlite,
+    Page::Tides,
+    Page::DbBench,
+];
+
+/// The anchor, the heading, and what the page measures.
+pub fn words(page: Page) -> (&'static str, &'static str, &'static str) {
+    match page {
+        Page::Bank => (
+            "bank",
+            "Bank transfers",
+            "A transfer reads two balances, writes both and appends a log entry, in one transaction. Some accounts are hot. Every engine gets the \
+             same attempts, and the balances and log entries are checked afterwards.",
+        ),
+        Page::Upsert => (
+            "upsert",
+            "Random upserts",
+            "Rounds of upserts of random keys into a growing database: what counts is how throughput holds as the data grows, and how bad \
+             the worst round is.",
+        ),
+        Page::Emdb => (
+            "emdb",
+            "Key-value phases",
+            "Loads, single and batched commits, reads by one and by many threads, scans, removals, and the size before and after compaction.",
+        ),
+        Page::Sqlite => (
+            "sqlite",
+            "SQL",
+            "The same statements through SQLite's interface, on its own storage and on ours.",
+        ),
+        Page::Tides => (
+            "tides",
+            "Mixed key-value loads",
+            "Writes, reads, deletes, seeks and range scans by several threads, over patterns of keys, batch sizes and value sizes, with latency and \
+             amplification.",
+        ),
+        Page::DbBench => (
+            "db-bench",
+            "db_bench",
+            "RocksDB's own benchmark program, against RocksDB and against PsiTri behind the same interface.",
+        ),
+    }
+}
+
+/// The section of a page, if it has cases.
+pub fn section(page: Page, comparisons: &[Comparison<'_>], palette: &Palette) -> Markup {
+    let of_page: Vec<&Comparison<'_>> = comparisons
+        .iter()
+        .filter(|comparison| comparison.case.page == page)
+        .collect();
+    let (anchor, heading, about) = words(page);
+    html! {
+        @if !of_page.is_empty() {
+            section id=(anchor) {
+                h2 { (heading) }
+                p.about { (about) }
+                (glance(&of_page, palette))
+                @for sweep in sweeps(&of_page) {
+                    (sweep_article(&sweep.0, &sweep.1, palette))
+                }
+                @for comparison in &of_page {
+                    (case_article(comparison, palette))
+                }
+            }
+        }
+    }
+}
+
+/// The sweeps among the cases, each with the comparisons of its cases.
+pub fn sweeps<'a, 'r>(
+    comparisons: &[&'a Comparison<'r>],
+) -> Vec<(Sweep<'r>, Vec<&'a Comparison<'r>>)> {
+    let cases: Vec<_> = comparisons
+        .iter()
+        .map(|comparison| comparison.case)
+        .collect();
+    let with_comparisons = |sweep: Sweep<'r>| {
+        let of_case = |id: &str| {
+            comparisons
+                .iter()
+                .find(|comparison| comparison.case.id == id)
+                .copied()
+        };
+        let found = sweep
+            .cases
+            .iter()
+            .filter_map(|(_, case)| of_case(&case.id))
+            .collect();
+        (sweep, found)
+    };
+    sweep::find(&cases)
+        .into_iter()
+        .map(with_comparisons)
+        .collect()
+}
+
+/// Figures of throughput and time: what the glance shows.
+fn is_speed(row: &Row) -> bool {
+    row.rank() == Rank::Primary
+        && row.kind().unit != Unit::Bytes
+        && row.name.figure != "worst_second"
+}
+
+/// Every speed of the page as a ratio to ours.
+fn glance(comparisons: &[&Comparison<'_>], palette: &Palette) -> Markup {
+    let engines: Vec<&str> = cards::sweep_engines(comparisons)
+        .into_iter()
+        .filter(|engine| {
+            comparisons
+                .iter()
+                .all(|c| c.ours.is_none_or(|ours| c.engines[ours] != *engine))
+        })
+        .filter(|engine| {
+            comparisons.iter().any(|c| {
+                c.engines
+                    .iter()
+                    .zip(&c.reports)
+                    .any(|(e, r)| e == engine && !r.is_empty())
+            })
+        })
+        .collect();
+    html! {
+        @if !engines.is_empty() {
+            h3 { "At a glance" }
+            p.note { "Speed as a multiple of ours: more than 1 is faster than psitri, whatever the figure's direction." }
+            div.scroll tabindex="0" {
+                table.glance {
+                    thead { tr { th { "case" } @for engine in &engines { th.figure { (palette.label(engine)) } } } }
+                    tbody {
+                        @for comparison in comparisons {
+                            @for row in comparison.rows.iter().filter(|row| is_speed(row)) {
+                                tr {
+                                    th scope="row" { a href=(format!("#{}", comparison.case.id)) { (comparison.case.title) } br; small { (row.name.words()) } }
+                                    @for engine in &engines { (glance_cell(comparison, row, engine)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn glance_cell(comparison: &Comparison<'_>, row: &Row, engine: &str) -> Markup {
+    let position = comparison.engines.iter().position(|known| *known == engine);
+    let ratio = position.and_then(|position| comparison.ratio(row, position));
+    let class = match ratio {
+        Some(ratio) if ratio > 1.0 && is_other(engine) => "figure faster",
+        _ => "figure",
+    };
+    html! { td class=(class) { @match ratio { Some(ratio) => (format::times(ratio)), None => "–" } } }
+}
+
+fn sweep_article(sweep: &Sweep<'_>, comparisons: &[&Comparison<'_>], palette: &Palette) -> Markup {
+    let engines = cards::sweep_engines(comparisons);
+    let option = sweep.option.replace('-', " ");
+    html! {
+        article.sweep {
+            h3 { "By " (option) }
+            p.note { code { (sweep.common) } }
+            (grid(&cards::of_sweep(sweep, comparisons, palette)))
+            @for name in cards::sweep_figures(comparisons) {
+                details {
+                    summary { (name.words()) " by " (option) ", in figures" }
+                    div.scroll tabindex="0" { table {
+                        thead { tr { th { "engine" } @for (number, _) in &sweep.cases { th.figure { (format::plain(*number)) } } th { "durability" } } }
+                        tbody { @for engine in &engines { (sweep_row(comparisons, &name, engine, palette)) } }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+fn sweep_row(
+    comparisons: &[&Comparison<'_>],
+    name: &Name,
+    engine: &str,
+    palette: &Palette,
+) -> Markup {
+    let ours = comparisons.iter().any(|comparison| {
+        comparison
+            .ours
+            .is_some_and(|ours| comparison.engines[ours] == engine)
+    });
+    html! {
+        tr.ours[ours] {
+            th scope="row" { (palette.label(engine)) }
+            @for comparison in comparisons {
+                td.figure { @match cards::median(comparison, name, engine) {
+                    Some(value) => (format::text(name.kind().unit, value)),
+                    None => "–",
+                } }
+            }
+            td { @for comparison in comparisons.iter().take(1) { (comparison.durability) } }
+        }
+    }
+}
+
+fn grid(cards: &[Card]) -> Markup {
+    html! {
+        div.grid {
+            @for card in cards {
+                figure.card {
+                    figcaption { strong { (card.title) } span.note { (card.note) } }
+                    (card.drawing)
+                }
+            }
+        }
+    }
+}
+
+fn case_article(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
+    let case = comparison.case;
+    let empty = comparison.rows.is_empty();
+    let (compared, context): (Vec<&Row>, Vec<&Row>) = comparison
+        .rows
+        .iter()
+        .partition(|row| row.rank() != Rank::Context);
+    html! {
+        article id=(case.id) {
+            h3 { (case.title) }
+            p.chips {
+                span.chip { "durability: " (comparison.durability) }
+                span.chip { "workload: " (case.workload) }
+                span.chip { code { (case.id) } }
+            }
+            @if empty {
+                p.empty { "No run of this case has passed: there are no figures." }
+            } @else {
+                (grid(&cards::of_case(comparison, palette)))
+                (impact(comparison, palette))
+                (figures(comparison, &compared, palette))
+                @if !context.is_empty() {
+                    details { summary { "Further figures" } (figures(comparison, &context, palette)) }
+                }
+            }
+        }
+    }
+}
+
+/// What a reader costs the writer, where a workload measures both.
+fn impact(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
+    let name = |phase: &str, figure: &str| Name {
+        phase: Some(phase.to_owned()),
+        figure: figure.to_owned(),
+    };
+    let rate = |phase: &str, figure: &str, engine: &str| {
+        cards::median(comparison, &name(phase, figure), engine)
+    };
+    let rows: Vec<(usize, f64, f64, Option<f64>)> = (0..comparison.engines.len())
+        .filter_map(|engine| {
+            let label = comparison.engines[engine];
+            let alone = rate("write_only", "ops_per_second", label)?;
+            let beside = rate("write_read", "ops_per_second", label)?;
+            Some((
+                engine,
+                alone,
+                beside,
+                rate("write_read", "reads_per_second", label),
+            ))
+        })
+        .collect();
+    html! {
+        @if !rows.is_empty() {
+            h4 { "What a reader costs the writer" }
+            div.scroll tabindex="0" { table {
+                thead { tr { th { "engine" } th.figure { "write only" } th.figure { "beside a reader" } th.figure { "change" } th.figure { "reader" } th { "durability" } } }
+                tbody { @for (engine, alone, beside, reads) in rows {
+                    tr.ours[comparison.ours == Some(engine)] {
+                        th scope="row" { (palette.label(comparison.engines[engine])) }
+                        td.figure { (format::text(Unit::PerSecond, alone)) }
+                        td.figure { (format::text(Unit::PerSecond, beside)) }
+                        td.figure { (format!("{:+.1} %", (beside / alone - 1.0) * 100.0)) }
+                        td.figure { @match reads { Some(reads) => (format::text(Unit::PerSecond, reads)), None => "–" } }
+                        td { (comparison.durability) }
+                    }
+                } }
+            } }
+        }
+    }
+}
+
+/// A row for each figure, a column for each engine: median, spread and ratio.
+fn figures(comparison: &Comparison<'_>, rows: &[&Row], palette: &Palette) -> Markup {
+    let shown: Vec<usize> = (0..comparison.engines.len())
+        .filter(|&engine| !comparison.reports[engine].is_empty())
+        .collect();
+    html! {
+        div.scroll tabindex="0" { table.figures {
+            thead { tr {
+                th { "figure" small { " (durability " (comparison.durability) ")" } }
+                @for &engine in &shown { th.figure.ours[comparison.ours == Some(engine)] { (palette.label(comparison.engines[engine])) } }
+            } }
+            tbody { @for row in rows {
+                @let best = comparison.best(row);
+                tr {
+                    th scope="row" { (row.name.words()) }
+                    @for &engine in &shown {
+                        td.figure.ours[comparison.ours == Some(engine)].best[best == Some(engine)] { (figure_cell(comparison, row, engine)) }
+                    }
+                }
+            } }
+        } }
+    }
+}
+
+fn figure_cell(comparison: &Comparison<'_>, row: &Row, engine: usize) -> Markup {
+    let unit = row.kind().unit;
+    let own = comparison
+        .ours
+        .and_then(|ours| row.cells[ours])
+        .filter(|own| own.median > 0.0);
+    html! {
+        @match row.cells[engine] {
+            None => "–",
+            Some(spread) => {
+                (format::text(unit, spread.median))
+                @if let Some(own) = own.filter(|_| comparison.ours != Some(engine)) {
+                    " " span.ratio { (format::times(spread.median / own.median)) }
+                }
+                @if spread.runs > 1 {
+                    br; small { (format::text(unit, spread.min)) " – " (format::text(unit, spread.max)) }
+                }
+            }
+        }
+    }
+}
