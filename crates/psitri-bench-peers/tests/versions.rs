@@ -44,5 +44,5 @@ fn reported_versions_are_the_locked_ones() {
 fn the_reported_lmdb_is_the_linked_one() {
     let version = heed::lmdb_version();
     let linked = format!("{}.{}.{} ", version.major, version.minor, version.patch);
-    assert!(engines::lmdb::VERSION.starts_with(&linked), "{version}");
+    assert!(engines::lmdb::VERSION.starts_with(&linked), "{linked}");
 }

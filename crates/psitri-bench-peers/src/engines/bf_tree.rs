@@ -8,7 +8,7 @@
 //!
 //! Durability: none in any sync mode. This version writes a log but cannot read it back (`BfTree::recovery` says so), and flushes
 //! nothing; a database cannot be opened again other than from a snapshot file. No log is written, therefore, and no mode is kept.
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, bail};
 use bf_tree::{Config, LeafInsertResult, LeafReadResult, ScanIter, ScanReturnField};
 use psitri_bench::engine::{
     Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
@@ -39,6 +39,7 @@ pub struct BfTree {
 
 pub struct BfTreeBatch<'a> {
     writes: BfTreeWrites<'a>,
+    buffer: [u8; RECORD_BYTES_MAX],
     _one_at_a_time: MutexGuard<'a, ()>,
 }
 
@@ -48,7 +49,10 @@ pub struct BfTreeWrites<'a> {
     pending: Pending,
 }
 
-pub struct BfTreeSnapshot<'a>(&'a bf_tree::BfTree);
+pub struct BfTreeSnapshot<'a> {
+    tree: &'a bf_tree::BfTree,
+    buffer: [u8; RECORD_BYTES_MAX],
+}
 
 pub struct BfTreeCursor<'c> {
     tree: &'c bf_tree::BfTree,
@@ -65,10 +69,15 @@ fn cache_bytes(settings: &Settings) -> u64 {
     1 << wanted.max(1 << 20).ilog2()
 }
 
+/// The value is copied into `buffer`, there is no other way to read one.
 #[inline]
-fn read<R>(tree: &bf_tree::BfTree, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-    let mut buffer = [0; RECORD_BYTES_MAX];
-    match tree.read(key, &mut buffer) {
+fn read<R>(
+    tree: &bf_tree::BfTree,
+    key: &[u8],
+    buffer: &mut [u8; RECORD_BYTES_MAX],
+    look: impl FnOnce(Option<&[u8]>) -> R,
+) -> Result<R> {
+    match tree.read(key, buffer) {
         LeafReadResult::Found(bytes) => Ok(look(Some(&buffer[1..bytes as usize]))),
         LeafReadResult::Deleted | LeafReadResult::NotFound => Ok(look(None)),
         LeafReadResult::InvalidKey => bail!("a key of {} bytes is not possible", key.len()),
@@ -76,15 +85,11 @@ fn read<R>(tree: &bf_tree::BfTree, key: &[u8], look: impl FnOnce(Option<&[u8]>) 
 }
 
 #[inline]
-fn insert(tree: &bf_tree::BfTree, key: &[u8], value: &[u8]) -> Result<()> {
-    ensure!(
-        key.len() + value.len() < RECORD_BYTES_MAX,
-        "a record of {} bytes is too large",
-        key.len() + value.len()
-    );
-    let mut tagged = [TAG; RECORD_BYTES_MAX];
-    tagged[1..=value.len()].copy_from_slice(value);
-    match tree.insert(key, &tagged[..=value.len()]) {
+fn insert(tree: &bf_tree::BfTree, key: &[u8], value: &[u8], tagged: &mut Vec<u8>) -> Result<()> {
+    tagged.clear();
+    tagged.push(TAG);
+    tagged.extend_from_slice(value);
+    match tree.insert(key, tagged) {
         LeafInsertResult::Success => Ok(()),
         LeafInsertResult::InvalidKV(why) => Err(anyhow!(why)),
     }
@@ -102,6 +107,7 @@ impl Writer for BfTree {
     fn begin(&self) -> Result<BfTreeBatch<'_>> {
         Ok(BfTreeBatch {
             writes: self.begin_writes()?,
+            buffer: [0; RECORD_BYTES_MAX],
             _one_at_a_time: self.batch.lock().unwrap_or_else(PoisonError::into_inner),
         })
     }
@@ -117,7 +123,7 @@ impl Batch for BfTreeBatch<'_> {
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
         match self.writes.pending.get(key) {
             Some(own) => Ok(look(own)),
-            None => read(self.writes.tree, key, look),
+            None => read(self.writes.tree, key, &mut self.buffer, look),
         }
     }
 
@@ -141,9 +147,10 @@ impl Batch for BfTreeBatch<'_> {
 
 impl BfTreeWrites<'_> {
     fn apply(self) -> Result<()> {
+        let mut tagged = Vec::new();
         for (key, value) in self.pending.iter() {
             match value {
-                Some(value) => insert(self.tree, key, value)?,
+                Some(value) => insert(self.tree, key, value, &mut tagged)?,
                 None => self.tree.delete(key),
             }
         }
@@ -218,15 +225,19 @@ impl Engine for BfTree {
     }
 
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
+        let mut tagged = Vec::new();
         for (key, value) in entries {
-            insert(&self.tree, key, value)?;
+            insert(&self.tree, key, value, &mut tagged)?;
         }
         Ok(())
     }
 
     #[inline]
     fn snapshot(&self, _mode: ReadMode) -> Result<BfTreeSnapshot<'_>> {
-        Ok(BfTreeSnapshot(&self.tree))
+        Ok(BfTreeSnapshot {
+            tree: &self.tree,
+            buffer: [0; RECORD_BYTES_MAX],
+        })
     }
 
     #[inline]
@@ -267,7 +278,7 @@ impl Snapshot for BfTreeSnapshot<'_> {
 
     #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-        read(self.0, key, look)
+        read(self.tree, key, &mut self.buffer, look)
     }
 
     fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
@@ -284,7 +295,7 @@ impl Snapshot for BfTreeSnapshot<'_> {
 
     fn cursor(&mut self) -> Result<BfTreeCursor<'_>> {
         Ok(BfTreeCursor {
-            tree: self.0,
+            tree: self.tree,
             entries: None,
             buffer: vec![0; RECORD_BYTES_MAX].into(),
             at: None,

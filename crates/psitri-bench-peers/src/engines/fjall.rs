@@ -4,7 +4,7 @@
 //! are transactions of the single-writer database, which read their own writes; blind writes are write batches, which take no
 //! turn. A bulk load is an ingestion, sorted, as fjall recommends for filling a database.
 //!
-//! Durability: `none` is fjall's default, every commit written to the system. `async` flushes the journal every 100 ms in a thread
+//! Durability: `none` is fjall's default, `PersistMode::Buffer`: every commit is written to the system. `async` flushes the journal every 100 ms in a thread
 //! of the adapter, for fjall has left that to its user since version 3. `sync` and `write-through` are `PersistMode::SyncData` at each
 //! commit, which happens under the journal's lock: commits wait for one another's flush.
 use crate::flusher::{Flusher, INTERVAL};
@@ -26,7 +26,7 @@ pub const VERSION: &str = "3.1.13";
 pub struct Fjall {
     database: SingleWriterTxDatabase,
     keyspace: SingleWriterTxKeyspace,
-    persist: Option<PersistMode>,
+    persist: PersistMode,
     flusher: Option<Flusher>,
 }
 
@@ -52,11 +52,10 @@ pub struct FjallCursor<'c> {
     at: Option<(UserKey, UserValue)>,
 }
 
-fn persist(sync_mode: SyncMode) -> Option<PersistMode> {
+fn persist(sync_mode: SyncMode) -> PersistMode {
     match sync_mode {
-        // The journal's buffer goes to the system at each commit without being asked to.
-        SyncMode::None | SyncMode::Async => None,
-        SyncMode::Sync | SyncMode::WriteThrough => Some(PersistMode::SyncData),
+        SyncMode::None | SyncMode::Async => PersistMode::Buffer,
+        SyncMode::Sync | SyncMode::WriteThrough => PersistMode::SyncData,
     }
 }
 
@@ -106,7 +105,7 @@ impl Writer for Fjall {
     #[inline]
     fn begin(&self) -> Result<FjallBatch<'_>> {
         Ok(FjallBatch {
-            transaction: self.database.write_tx().durability(self.persist),
+            transaction: self.database.write_tx().durability(Some(self.persist)),
             keyspace: &self.keyspace,
         })
     }
@@ -167,9 +166,9 @@ impl Engine for Fjall {
 
     fn describe(settings: &Settings) -> Description {
         let sync = match settings.sync_mode {
-            SyncMode::None => "the journal is written to the system at each commit".to_owned(),
+            SyncMode::None => "PersistMode::Buffer at each commit".to_owned(),
             SyncMode::Async => format!(
-                "the journal is written to the system at each commit and flushed every {} ms",
+                "PersistMode::Buffer at each commit, a flush of the journal every {} ms",
                 INTERVAL.as_millis()
             ),
             SyncMode::Sync => "PersistMode::SyncData at each commit".to_owned(),
@@ -227,7 +226,7 @@ impl Engine for Fjall {
     #[inline]
     fn begin_writes(&self) -> Result<FjallWrites<'_>> {
         Ok(FjallWrites {
-            batch: self.database.inner().batch().durability(self.persist),
+            batch: self.database.inner().batch().durability(Some(self.persist)),
             keyspace: &self.keyspace,
         })
     }
