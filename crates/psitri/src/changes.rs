@@ -327,3 +327,130 @@ pub(crate) fn union_push(union: &mut Vec<KeyRange>, lo: &[u8], hi: Option<&[u8]>
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        buffer::{Arena, Kind},
+        sync::Arc,
+    };
+    use rand::{Rng, SeedableRng, rngs::SmallRng};
+    use std::collections::BTreeMap;
+
+    /// What a tree would hold after the changes; `None` is a key that is to be removed.
+    type Outcome = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+    fn key(number: u32) -> Vec<u8> {
+        // Of several lengths, some with equal first eight bytes.
+        match number % 4 {
+            0 => number.to_be_bytes().to_vec(),
+            1 => [b"common prefix ".as_slice(), &number.to_be_bytes()].concat(),
+            2 => vec![0; number as usize % 12],
+            _ => vec![0xff; number as usize % 12],
+        }
+    }
+
+    #[test]
+    fn folding_comes_to_the_same_as_one_buffer_after_the_other() {
+        for seed in 0..200 {
+            let mut random = SmallRng::seed_from_u64(seed);
+            let before: Vec<Vec<u8>> = (0..60).map(key).collect();
+            let mut expected: Outcome = before
+                .iter()
+                .map(|key| (key.clone(), Some(b"old".to_vec())))
+                .collect();
+            let mut csn = 1;
+            let buffers: Vec<Arc<KeyspaceBuffer>> = (0..random.random_range(2..5u32))
+                .map(|number| fill(&mut random, number, &mut csn, &mut expected))
+                .collect();
+
+            let newest_first: Vec<&KeyspaceBuffer> = buffers.iter().rev().map(|b| &**b).collect();
+            let mut adopted = Vec::new();
+            let (mut folded, ranges) = FoldedChanges::new(&newest_first, &mut adopted);
+            assert!(
+                ranges
+                    .windows(2)
+                    .all(|pair| pair[0].hi.as_ref().is_some_and(|hi| *hi < pair[1].lo)),
+                "seed {seed}: {ranges:?}"
+            );
+            let mut found: Outcome = before
+                .into_iter()
+                .map(|key| (key, Some(b"old".to_vec())))
+                .collect();
+            for (key, value) in &mut found {
+                if is_inside(&ranges, key) {
+                    *value = None;
+                }
+            }
+            let mut last: Option<Vec<u8>> = None;
+            while let Some(key) = folded.key().map(<[u8]>::to_vec) {
+                assert!(last.is_none_or(|last| last < key), "seed {seed}: {key:?}");
+                let value = match folded.change() {
+                    Change::Put(value) => Some(value.to_vec()),
+                    Change::Delete => None,
+                    Change::Adopt(_) => panic!("nothing was adopted"),
+                };
+                found.insert(key.clone(), value);
+                last = Some(key);
+                folded.advance().unwrap();
+            }
+            let present = |outcome: Outcome| -> Vec<_> {
+                outcome
+                    .into_iter()
+                    .filter_map(|(key, value)| Some((key, value?)))
+                    .collect()
+            };
+            assert_eq!(present(found), present(expected), "seed {seed}");
+        }
+    }
+
+    fn is_inside(ranges: &[KeyRange], key: &[u8]) -> bool {
+        ranges.iter().any(|range| {
+            range.lo.as_slice() <= key && range.hi.as_deref().is_none_or(|hi| key < hi)
+        })
+    }
+
+    /// A buffer of random puts, deletes and range deletes, each a commit, and what they come to.
+    fn fill(
+        random: &mut SmallRng,
+        number: u32,
+        csn: &mut u64,
+        expected: &mut Outcome,
+    ) -> Arc<KeyspaceBuffer> {
+        let buffer = KeyspaceBuffer::new(Arc::new(Arena::new(1 << 20).unwrap()));
+        let mut writer = buffer.writer().unwrap();
+        for _ in 0..random.random_range(0..40) {
+            *csn += 1;
+            let floor = writer.watermark();
+            let chosen = key(random.random_range(0..80));
+            match random.random_range(0..10) {
+                0 => {
+                    let other = key(random.random_range(0..80));
+                    let (lo, hi) = (chosen.clone().min(other.clone()), chosen.max(other));
+                    let hi = random.random_bool(0.9).then_some(hi);
+                    let tombstone = writer.add_range_tombstone(&lo, hi.as_deref());
+                    writer.stamp_range_tombstone(&tombstone, *csn);
+                    let range = [KeyRange { lo, hi }];
+                    for (key, value) in expected.iter_mut() {
+                        if is_inside(&range, key) {
+                            *value = None;
+                        }
+                    }
+                }
+                kind => {
+                    let value = (kind > 3).then(|| format!("{number} {csn}").into_bytes());
+                    let (tag, payload) = match &value {
+                        Some(value) => (Kind::Value, value.as_slice()),
+                        None => (Kind::Tombstone, [].as_slice()),
+                    };
+                    let (_, outcome) = writer.put(&chosen, tag, payload, floor).unwrap();
+                    writer.stamp(outcome.version, *csn);
+                    expected.insert(chosen, value);
+                }
+            }
+        }
+        drop(writer);
+        buffer
+    }
+}

@@ -24,6 +24,10 @@ use crate::{
 
 /// Free runs in the middle of the file are punched out when free space exceeds this share of the live bytes.
 const GIVE_BACK_SHARE: u64 = 8;
+/// What of the live bytes a database at rest may keep as free space in the middle of its file.
+const KEEP_SHARE: u64 = 128;
+/// While the database is in use, only runs of 256 KiB and more.
+const GIVE_BACK_PAGES: usize = 64;
 
 /// A checkpoint between capture and superblock.
 struct Prepared {
@@ -73,7 +77,7 @@ impl Engine {
         self.reclaim(&mut tree);
         drop(tree);
         result?;
-        self.after_checkpoint(prepared.record.wal_start_lsn)
+        self.after_checkpoint(&prepared)
     }
 
     /// Publishes the roots of a transaction that is not in the log, durable before anybody sees them. The caller holds
@@ -124,7 +128,7 @@ impl Engine {
         });
         self.reclaim(tree);
         // The commit is done, whatever becomes of the space that it made free: the next checkpoint tries again.
-        let _ = self.after_checkpoint(prepared.record.wal_start_lsn);
+        let _ = self.after_checkpoint(&prepared);
         Ok(())
     }
 
@@ -216,15 +220,19 @@ impl Engine {
     }
 
     /// (2): the superblock is durable.
-    fn after_checkpoint(&self, wal_start_lsn: u64) -> Result<()> {
+    fn after_checkpoint(&self, prepared: &Prepared) -> Result<()> {
+        let wal_start_lsn = prepared.record.wal_start_lsn;
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.replay_from.store(wal_start_lsn, Ordering::Relaxed);
         if let Some(log) = &self.log {
             log.release_below(wal_start_lsn)?;
         }
+        // What was written since the checkpoint before will be needed again for the next: space that goes back and forth costs more than
+        // it is worth.
         let space = self.pager.space_use()?;
-        if space.free_bytes > space.reachable_bytes / GIVE_BACK_SHARE + (1 << 20) {
-            self.pager.give_back(16)?;
+        let keep = prepared.captured.written_bytes();
+        if space.free_bytes > space.reachable_bytes / GIVE_BACK_SHARE + (1 << 20) + keep {
+            self.pager.give_back(GIVE_BACK_PAGES, keep)?;
         }
         Ok(())
     }
@@ -238,7 +246,8 @@ impl Engine {
         self.checkpoint()?;
         // Pages that the first checkpoint replaced are free once a second one is durable.
         self.checkpoint()?;
-        self.pager.give_back(1)?;
+        let keep = self.pager.space_use()?.reachable_bytes / KEEP_SHARE;
+        self.pager.give_back(1, keep)?;
         if let Some(log) = &self.log {
             log.shrink()?;
         }

@@ -8,8 +8,8 @@ use std::cmp::Ordering;
 use crate::{
     Result,
     buffer::{BufferCursor, Found},
+    changes::union_push,
     layers::View,
-    merger::union_push,
     tree::{self, KeyRange},
 };
 

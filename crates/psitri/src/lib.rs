@@ -47,9 +47,13 @@ mod batch;
 #[cfg(not(loom))]
 mod catalog;
 #[cfg(not(loom))]
+mod changes;
+#[cfg(not(loom))]
 mod checkpoint;
 #[cfg(not(loom))]
 mod commit;
+#[cfg(not(loom))]
+mod compaction;
 #[cfg(not(loom))]
 mod count;
 #[cfg(not(loom))]

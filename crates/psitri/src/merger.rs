@@ -5,7 +5,7 @@
 //! transactions use [`merge_buffer`] in their own thread, for keyspaces whose write lock they hold.
 //!
 //! # Invariants
-//! (1) Generations are merged oldest first, in each keyspace.
+//! (1) Generations are merged oldest first, in each keyspace; several that wait are folded into one merge.
 //! (2) A keyspace's buffer is merged only when no open transaction can write to it, and when all its commits are visible.
 //! (3) A merge that fails publishes nothing, gives its pages back and is tried again.
 //! (4) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
@@ -15,15 +15,14 @@ use std::time::{Duration, Instant};
 
 use crate::{
     Result,
-    buffer::{BufferCursor, Found, KeyspaceBuffer},
+    buffer::KeyspaceBuffer,
+    changes::{FoldedChanges, OwnChanges, flatten},
     engine::{Engine, RootUpdate, drop_finished, is_finished},
     error::Error,
-    layers::CSN_NEWEST,
-    node::ValuePointer,
     pager::{Changes, Sink, value_extent},
     state::{Generation, State},
     sync::{Arc, Ordering},
-    tree::{self, Change, ChangeStream, KeyRange, Root},
+    tree::{self, Root},
 };
 
 /// How often the thread looks for an idle buffer.
@@ -33,88 +32,6 @@ const TICK_RETIRED: Duration = Duration::from_millis(5);
 /// Pause after a merge that failed.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The resolved entries of one buffer, in key order.
-pub(crate) struct OwnChanges<'a, 'l> {
-    cursor: BufferCursor<'a>,
-    csn: u64,
-    current: Option<Change<'a>>,
-    /// Addresses of the out-of-line values that the tree takes over.
-    adopted: &'l mut Vec<u64>,
-    count: u64,
-}
-
-impl<'a, 'l> OwnChanges<'a, 'l> {
-    /// All versions, uncommitted ones too: for the transaction that wrote them.
-    pub fn new(cursor: BufferCursor<'a>, adopted: &'l mut Vec<u64>) -> OwnChanges<'a, 'l> {
-        OwnChanges::at(cursor, u64::MAX, adopted)
-    }
-
-    /// All committed versions.
-    pub fn committed(cursor: BufferCursor<'a>, adopted: &'l mut Vec<u64>) -> OwnChanges<'a, 'l> {
-        OwnChanges::at(cursor, CSN_NEWEST, adopted)
-    }
-
-    fn at(mut cursor: BufferCursor<'a>, csn: u64, adopted: &'l mut Vec<u64>) -> OwnChanges<'a, 'l> {
-        let positioned = cursor.first();
-        let mut changes = OwnChanges {
-            cursor,
-            csn,
-            current: None,
-            adopted,
-            count: 0,
-        };
-        if positioned {
-            changes.settle();
-        }
-        changes
-    }
-
-    /// Moves on to the first entry, from the present one, that says something.
-    fn settle(&mut self) {
-        loop {
-            let change = match self.cursor.resolve(self.csn) {
-                Found::Absent => None,
-                Found::Deleted => Some(Change::Delete),
-                Found::Value(value) => Some(Change::Put(value)),
-                Found::Large(pointer) => Some(Change::Adopt(ValuePointer::decode(pointer))),
-            };
-            if change.is_some() {
-                self.current = change;
-                self.count += 1;
-                return;
-            }
-            if !self.cursor.next() {
-                self.current = None;
-                return;
-            }
-        }
-    }
-}
-
-impl ChangeStream for OwnChanges<'_, '_> {
-    #[inline]
-    fn key(&self) -> Option<&[u8]> {
-        self.current.is_some().then(|| self.cursor.key())
-    }
-
-    #[inline]
-    fn change(&self) -> Change<'_> {
-        self.current.expect("called only while there is a key")
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<()> {
-        if let Some(Change::Adopt(pointer)) = self.current {
-            self.adopted.push(pointer.address_units);
-        }
-        self.current = None;
-        if self.cursor.next() {
-            self.settle();
-        }
-        Ok(())
-    }
-}
-
 /// Merges one buffer into a tree.
 pub(crate) fn merge_buffer(
     sink: &mut Sink<'_>,
@@ -122,41 +39,9 @@ pub(crate) fn merge_buffer(
     buffer: &KeyspaceBuffer,
     mut changes: OwnChanges<'_, '_>,
 ) -> Result<(Root, u64)> {
-    let ranges = flatten(buffer, changes.csn);
+    let ranges = flatten(buffer, changes.csn());
     let root = tree::merge(sink, root, &ranges, &mut changes)?;
-    Ok((root, changes.count))
-}
-
-/// The union of a buffer's range deletes, as disjoint ascending ranges.
-pub(crate) fn flatten(buffer: &KeyspaceBuffer, csn: u64) -> Vec<KeyRange> {
-    let mut union: Vec<KeyRange> = Vec::new();
-    if !buffer.has_range_tombstones() {
-        return union;
-    }
-    for tombstone in buffer.range_tombstones(csn) {
-        union_push(&mut union, tombstone.lo(), tombstone.hi());
-    }
-    union
-}
-
-/// Adds a range whose `lo` is not less than that of any range before it.
-pub(crate) fn union_push(union: &mut Vec<KeyRange>, lo: &[u8], hi: Option<&[u8]>) {
-    match union.last_mut() {
-        Some(last) if last.hi.as_deref().is_none_or(|end| end >= lo) => {
-            let ends_later = match (last.hi.as_deref(), hi) {
-                (None, _) => false,
-                (Some(_), None) => true,
-                (Some(end), Some(hi)) => hi > end,
-            };
-            if ends_later {
-                last.hi = hi.map(<[u8]>::to_vec);
-            }
-        }
-        _ => union.push(KeyRange {
-            lo: lo.to_vec(),
-            hi: hi.map(<[u8]>::to_vec),
-        }),
-    }
+    Ok((root, changes.passed()))
 }
 
 /// Body of the merge thread; returns when the engine stops.
@@ -231,29 +116,57 @@ fn idle(engine: &Engine, generation: u64) {
     engine.signals.work.notify_all();
 }
 
+/// What one merge takes up.
+struct Fold {
+    /// Oldest first (1).
+    generations: Vec<Arc<Generation>>,
+    slots: Vec<u32>,
+}
+
+/// The oldest generation that has something to do, with those after it as long as no transaction holds any of them back.
+fn next_fold(state: &State) -> Option<Fold> {
+    let mut taken: Vec<u32> = Vec::new();
+    let mut fold: Option<Fold> = None;
+    for generation in state.generations[1..].iter().rev() {
+        let taken_before = taken.len();
+        let slots = ready_slots(state, generation, &mut taken);
+        let is_free = taken.len() == taken_before;
+        match &mut fold {
+            None if slots.is_empty() => {}
+            None => {
+                fold = Some(Fold {
+                    generations: vec![Arc::clone(generation)],
+                    slots,
+                });
+                if !is_free {
+                    break;
+                }
+            }
+            Some(fold) if is_free => {
+                fold.generations.push(Arc::clone(generation));
+                for slot in slots {
+                    if !fold.slots.contains(&slot) {
+                        fold.slots.push(slot);
+                    }
+                }
+            }
+            Some(_) => break,
+        }
+    }
+    fold
+}
+
 /// Merges every frozen generation as far as open transactions allow. Says whether anything was merged.
 pub(crate) fn merge_all(engine: &Engine) -> Result<bool> {
     let mut progress = false;
     loop {
-        // The oldest first (1); each round takes the first generation that has something to do.
-        let next = {
-            let state = engine.states.current();
-            let mut taken: Vec<u32> = Vec::new();
-            let mut found = None;
-            for generation in state.generations[1..].iter().rev() {
-                let slots = ready_slots(&state, generation, &mut taken);
-                if !slots.is_empty() {
-                    found = Some((Arc::clone(generation), slots));
-                    break;
-                }
-            }
-            found
-        };
-        let Some((generation, slots)) = next else {
+        // Not bound to a name: what it pins would keep memory from being freed while merging.
+        let fold = next_fold(&engine.states.current());
+        let Some(fold) = fold else {
             retire_finished(engine);
             return Ok(progress);
         };
-        merge_generation(engine, &generation, &slots)?;
+        merge_fold(engine, &fold)?;
         progress = true;
         note(engine, Ok(()));
     }
@@ -322,22 +235,26 @@ fn is_held_back(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
     open != 0 && open <= generation
 }
 
-fn merge_generation(engine: &Engine, generation: &Arc<Generation>, slots: &[u32]) -> Result<()> {
+fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
+    let slots = &fold.slots;
     let state = engine.states.current();
-    for &slot in slots {
-        if let Some(buffer) = generation.buffer(slot) {
-            make_visible(engine, buffer.stats().csn_last)?;
+    for generation in &fold.generations {
+        for &slot in slots {
+            if let Some(buffer) = generation.buffer(slot) {
+                make_visible(engine, buffer.stats().csn_last)?;
+            }
         }
     }
     let threads = engine.options.merge_threads.min(slots.len()).max(1);
     let share = slots.len().div_ceil(threads);
     let parts: Vec<Result<MergedPart>> = if threads == 1 {
-        vec![merge_slots(engine, &state, generation, slots)]
+        vec![merge_slots(engine, &state, &fold.generations, slots)]
     } else {
         std::thread::scope(|scope| {
+            let merge = |slots| merge_slots(engine, &state, &fold.generations, slots);
             let workers: Vec<_> = slots
                 .chunks(share)
-                .map(|slots| scope.spawn(|| merge_slots(engine, &state, generation, slots)))
+                .map(|slots| scope.spawn(move || merge(slots)))
                 .collect();
             workers
                 .into_iter()
@@ -363,7 +280,7 @@ fn merge_generation(engine: &Engine, generation: &Arc<Generation>, slots: &[u32]
         return Err(error);
     }
     drop(state);
-    publish(engine, generation, slots, merged);
+    publish(engine, fold, merged);
     Ok(())
 }
 
@@ -378,39 +295,62 @@ struct MergedPart {
 fn merge_slots(
     engine: &Engine,
     state: &State,
-    generation: &Generation,
+    generations: &[Arc<Generation>],
     slots: &[u32],
 ) -> Result<MergedPart> {
     let mut sink = Sink::new(&engine.pager, state.tree_version + 1);
     let mut merged = MergedPart::default();
     for &slot in slots {
-        let (Some(buffer), Some(keyspace)) =
-            (generation.buffer(slot), &state.keyspaces[slot as usize])
-        else {
+        let Some(keyspace) = &state.keyspaces[slot as usize] else {
             continue;
         };
-        // (4)
-        let root = if buffer.is_empty() {
-            None
-        } else {
-            let changes = OwnChanges::committed(buffer.cursor(), &mut merged.adopted);
-            let (root, entries) = merge_buffer(&mut sink, keyspace.root, buffer, changes)?;
-            merged.entries += entries;
-            Some(root)
+        // Newest first; the keyspace may be done with some, and may have nothing in others.
+        let buffers: Vec<(u64, &KeyspaceBuffer)> = generations
+            .iter()
+            .rev()
+            .filter(|generation| generation.id > keyspace.generation_merged)
+            .filter_map(|generation| Some((generation.id, &**generation.buffer(slot)?)))
+            .collect();
+        let Some(&(generation_merged, _)) = buffers.first() else {
+            continue;
+        };
+        let csn_merged = buffers.iter().map(|(_, buffer)| buffer.stats().csn_last);
+        let csn_merged = csn_merged.max().unwrap_or(0);
+        let filled: Vec<&KeyspaceBuffer> = buffers
+            .iter()
+            .map(|&(_, buffer)| buffer)
+            .filter(|buffer| !buffer.is_empty())
+            .collect();
+        let adopted = &mut merged.adopted;
+        let root = match filled.as_slice() {
+            // (4)
+            [] => None,
+            &[buffer] => {
+                let changes = OwnChanges::committed(buffer.cursor(), adopted);
+                let (root, entries) = merge_buffer(&mut sink, keyspace.root, buffer, changes)?;
+                merged.entries += entries;
+                Some(root)
+            }
+            several => {
+                let (mut changes, ranges) = FoldedChanges::new(several, adopted);
+                let root = tree::merge(&mut sink, keyspace.root, &ranges, &mut changes)?;
+                merged.entries += changes.passed();
+                Some(root)
+            }
         };
         merged.updates.push(RootUpdate {
             slot,
             id: keyspace.core.id,
             root,
-            generation_merged: generation.id,
-            csn_merged: buffer.stats().csn_last,
+            generation_merged,
+            csn_merged,
         });
     }
     merged.changes = sink.finish()?;
     Ok(merged)
 }
 
-fn publish(engine: &Engine, generation: &Generation, slots: &[u32], merged: MergedPart) {
+fn publish(engine: &Engine, fold: &Fold, merged: MergedPart) {
     let mut tree = engine.tree.lock();
     // A keyspace that was dropped meanwhile took its tree with it: what was merged for it is dead at birth.
     let state = engine.states.current();
@@ -423,13 +363,15 @@ fn publish(engine: &Engine, generation: &Generation, slots: &[u32], merged: Merg
     drop(state);
     // Values that were overwritten before they were merged: readers of the buffer may still see them.
     let mut unused = Vec::new();
-    generation.large_values.lock().retain(|(slot, pointer)| {
-        let here = slots.contains(slot);
-        if here && !merged.adopted.contains(&pointer.address_units) {
-            unused.push(value_extent(pointer));
-        }
-        !here
-    });
+    for generation in &fold.generations {
+        generation.large_values.lock().retain(|(slot, pointer)| {
+            let here = fold.slots.contains(slot);
+            if here && !merged.adopted.contains(&pointer.address_units) {
+                unused.push(value_extent(pointer));
+            }
+            !here
+        });
+    }
     engine.pager.abandon(&unused, version);
     engine.publish_roots(&mut tree, &merged.updates, &merged.changes);
     engine.counters.merges.fetch_add(1, Ordering::Relaxed);

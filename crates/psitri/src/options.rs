@@ -137,7 +137,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             buffer_bytes: 64 << 20,
-            frozen_buffers: 2,
+            frozen_buffers: 4,
             durability: Durability::None,
             async_interval: Duration::from_millis(100),
             idle_flush: Duration::from_secs(1),
@@ -151,7 +151,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults: 64 MiB buffer, two frozen buffers, durability `none`, one merge thread.
+    /// The defaults: 64 MiB buffer, four frozen buffers, durability `none`, one merge thread.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -177,7 +177,10 @@ impl Options {
         self
     }
 
-    /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default 2.
+    /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default 4.
+    ///
+    /// Those that wait are merged together: where writes are scattered over a tree much larger than a buffer, a merge rewrites much of the
+    /// tree, and more buffers mean fewer merges. They are filled only when merges fall behind.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

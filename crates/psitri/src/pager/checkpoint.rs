@@ -38,6 +38,16 @@ pub(crate) struct Captured {
     written_bytes: u64,
 }
 
+impl Captured {
+    /// Bytes written since the checkpoint before.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+}
+
+/// Holes punched at a time.
+const HOLES_MAX: usize = 1024;
+
 /// What the caller knows and the superblock stores.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CheckpointRecord {
@@ -197,10 +207,16 @@ impl Pager {
         self.written_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Gives free space back: the tail by truncation, runs of `min_pages` in the middle by punching holes.
-    pub fn give_back(&self, min_pages: usize) -> Result<()> {
-        {
+    /// Gives free space beyond `keep_bytes` back: the tail by truncation, runs of `min_pages` in the middle by punching holes, the
+    /// longest first. A hole costs the file system more than the pages that it frees are worth if it is small, so there are at most
+    /// [`HOLES_MAX`] at a time; what is left is used again.
+    pub fn give_back(&self, min_pages: usize, keep_bytes: u64) -> Result<()> {
+        let keep_pages = keep_bytes / PAGE_BYTES as u64;
+        let runs = {
             let mut space = self.space.lock();
+            if space.map.free_pages() <= keep_pages {
+                return Ok(());
+            }
             // A superblock that is being written says how long the file is.
             if space.in_flight_version.is_none() {
                 let before = space.map.page_end();
@@ -209,8 +225,8 @@ impl Pager {
                     self.file.set_len(end * PAGE_BYTES as u64)?;
                 }
             }
-        }
-        let runs = self.space.lock().map.take_unpunched(min_pages);
+            space.map.take_unpunched(min_pages, keep_pages, HOLES_MAX)
+        };
         let mut result = Ok(());
         for (page, count) in runs {
             if result.is_ok() {

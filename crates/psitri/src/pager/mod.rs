@@ -38,7 +38,16 @@ use crate::{
 
 pub(crate) use checkpoint::{Captured, CheckpointRecord};
 pub(crate) use data_sync::DataSync;
+use page_map::BLOCK_PAGES;
 pub(crate) use page_map::{Extent, PageMap, SUPERBLOCK_PAGES};
+
+/// Pages that a writer asks for at a time: 256 KiB, the size of one write.
+const EXTENT_PAGES: usize = 64;
+/// Cache lines that a prefetch asks for; most processors have room for about as many misses at a time.
+#[cfg(target_arch = "x86_64")]
+const PREFETCH_LINES: usize = 10;
+/// From 16 MiB on, the file grows and is written by whole blocks.
+const LARGE_FILE_PAGES: u64 = 4096;
 pub(crate) use sink::{Changes, Sink, value_extent};
 pub(crate) use superblock::{FORMAT_VERSION, SlotError, Superblock};
 
@@ -162,7 +171,7 @@ impl Pager {
         Ok(self.bytes(at.byte_offset(), at.bytes()))
     }
 
-    /// Asks for the first lines of a node that is read soon.
+    /// Asks for the lines of a node that a search in it looks at first: they then arrive side by side, not one after the other.
     #[inline]
     pub fn prefetch(&self, at: NodeRef) {
         #[cfg(target_arch = "x86_64")]
@@ -173,7 +182,7 @@ impl Pager {
                 .load(Ordering::Acquire)
                 .cast_const()
                 .wrapping_add(at.byte_offset() as usize);
-            for line in 0..4 {
+            for line in 0..PREFETCH_LINES {
                 // SAFETY: a prefetch has no effect but on caches, whatever the address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(line * 64).cast()) };
             }
@@ -256,10 +265,15 @@ impl Pager {
         Ok(())
     }
 
-    /// Hands out up to `want` neighbouring pages, growing the file if none is free.
-    fn reserve_pages(&self, want: usize) -> Result<(u64, usize)> {
+    /// Hands out neighbouring pages for a writer to fill and write at once, growing the file if none is free.
+    fn reserve_extent(&self) -> Result<(u64, usize)> {
         let mut space = self.space.lock();
         loop {
+            let want = if space.map.page_end() < LARGE_FILE_PAGES {
+                EXTENT_PAGES
+            } else {
+                BLOCK_PAGES
+            };
             if let Some(run) = space.map.reserve(want) {
                 return Ok(run);
             }
@@ -281,7 +295,10 @@ impl Pager {
     /// Extends the file by at least `want` pages, with blocks, so that a later page write cannot run out of space.
     fn grow(&self, space: &mut Space, want: u64) -> Result<()> {
         let old = space.map.page_end();
-        let new = old + want.max((old / 32).clamp(16, 16384));
+        let mut new = old + want.max((old / 32).clamp(16, 16384));
+        if new >= LARGE_FILE_PAGES {
+            new = new.next_multiple_of(BLOCK_PAGES as u64);
+        }
         let (start, len) = (old * PAGE_BYTES as u64, (new - old) * PAGE_BYTES as u64);
         self.file.allocate(start, len)?;
         let needed = new * PAGE_BYTES as u64;
@@ -412,6 +429,18 @@ impl Pager {
             free_bytes: space.map.free_pages() * PAGE_BYTES as u64,
             pending_bytes: pending_units * UNIT_BYTES as u64,
         })
+    }
+
+    /// Pages of the file.
+    pub fn page_end(&self) -> u64 {
+        self.space.lock().map.page_end()
+    }
+
+    /// How well what is held is packed: pages used, live units, and the page that the file could be cut at if what is behind it moved.
+    pub fn packing(&self) -> (u64, u64, u64) {
+        let space = self.space.lock();
+        let (used, cut) = space.map.packing();
+        (used, space.map.live_bytes() / UNIT_BYTES as u64, cut)
     }
 
     /// Live units of each page, for `verify`.

@@ -21,6 +21,10 @@ use crate::node::UNITS_PER_PAGE;
 /// Pages of one stored piece of the map: one byte a page fills a page.
 pub(crate) const CHUNK_PAGES: u64 = 4096;
 
+/// Pages of an aligned 2 MiB block. Operating systems that keep such a block of a file in one piece of memory can map it with one entry,
+/// which spares lookups most of their misses in the translation cache; they do so if the block was first written as a whole.
+pub(crate) const BLOCK_PAGES: usize = 512;
+
 /// Pages at the head of the file that hold the two superblocks.
 pub(crate) const SUPERBLOCK_PAGES: u64 = 2;
 
@@ -125,7 +129,7 @@ impl PageMap {
         used as u64
     }
 
-    /// Hands out a run of free pages, at most `want` and at least one, lowest address first.
+    /// Hands out a run of free pages within one aligned block, at most `want` and at least one, lowest address first.
     pub fn reserve(&mut self, want: usize) -> Option<(u64, usize)> {
         let start = self.free_hint
             + self.held[self.free_hint..]
@@ -133,7 +137,7 @@ impl PageMap {
                 .position(|&h| is_free(h))?;
         let run = self.held[start..]
             .iter()
-            .take(want)
+            .take(want.min(BLOCK_PAGES - start % BLOCK_PAGES))
             .take_while(|&&h| is_free(h))
             .count();
         self.held[start..start + run].fill(RESERVED);
@@ -220,17 +224,59 @@ impl PageMap {
         }
     }
 
-    /// Free runs of at least `min_pages` whose blocks are still allocated. They are reserved until `punched`.
-    pub fn take_unpunched(&mut self, min_pages: usize) -> Vec<(u64, u64)> {
+    /// Pages that hold something, and the page behind which nothing would be left if what is there moved to free pages before it.
+    pub fn packing(&self) -> (u64, u64) {
+        let is_used = |&h: &u8| !is_free(h);
+        let used = self.held.iter().filter(|h| is_used(h)).count() as u64;
+        // Free pages before the cut must take what is behind it, and a little more: inner nodes and nodes that share pages.
+        let (mut behind, mut free_before) = (0, self.page_end() - used);
+        let mut cut = self.held.len();
+        while cut > SUPERBLOCK_PAGES as usize {
+            if is_used(&self.held[cut - 1]) {
+                if behind + behind / 32 + 8 >= free_before {
+                    break;
+                }
+                behind += 1;
+            } else {
+                free_before -= 1;
+            }
+            cut -= 1;
+        }
+        (used, cut as u64)
+    }
+
+    /// Free runs of at least `min_pages` whose blocks are still allocated: the longest, at most `runs_max` of them, as few as leave
+    /// no more than `keep_pages` of such pages. They are reserved until `punched`.
+    pub fn take_unpunched(
+        &mut self,
+        min_pages: usize,
+        keep_pages: u64,
+        runs_max: usize,
+    ) -> Vec<(u64, u64)> {
         let mut runs = Vec::new();
+        let mut free = 0;
         let mut at = SUPERBLOCK_PAGES as usize;
         while at < self.held.len() {
             let run = self.held[at..].iter().take_while(|&&h| h == 0).count();
+            free += run as u64;
             if run >= min_pages.max(1) {
-                self.held[at..at + run].fill(RESERVED);
                 runs.push((at as u64, run as u64));
             }
             at += run.max(1);
+        }
+        runs.sort_unstable_by_key(|&(page, count)| (std::cmp::Reverse(count), page));
+        runs.truncate(runs_max);
+        let enough = runs
+            .iter()
+            .take_while(|(_, count)| {
+                let more = free > keep_pages;
+                free = free.saturating_sub(*count);
+                more
+            })
+            .count();
+        runs.truncate(enough);
+        for &(page, count) in &runs {
+            self.held[page as usize..(page + count) as usize].fill(RESERVED);
         }
         runs
     }
@@ -359,10 +405,11 @@ mod tests {
             map.settle(page, if page == 11 { 64 } else { 0 });
         }
         assert_eq!(map.cut_tail(), 12);
-        assert_eq!(map.take_unpunched(4), vec![(2, 9)]);
+        assert!(map.take_unpunched(4, 9, 8).is_empty());
+        assert_eq!(map.take_unpunched(4, 0, 8), vec![(2, 9)]);
         assert_eq!(map.reserve(3), None);
         map.punched(2, 9);
-        assert!(map.take_unpunched(4).is_empty());
+        assert!(map.take_unpunched(4, 0, 8).is_empty());
         assert_eq!(map.reserve(3), Some((2, 3)));
     }
 }

@@ -18,9 +18,6 @@ use crate::{
     sync::Ordering,
 };
 
-/// Pages asked for at a time: 256 KiB, the size of one write.
-const EXTENT_PAGES: usize = 64;
-
 pub(crate) struct Sink<'p> {
     pager: &'p Pager,
     /// Lower bound of the version that will publish what is written here.
@@ -170,7 +167,7 @@ impl<'p> Sink<'p> {
         if !fits {
             if self.used.len() == self.page_count {
                 self.flush()?;
-                (self.first_page, self.page_count) = self.pager.reserve_pages(EXTENT_PAGES)?;
+                (self.first_page, self.page_count) = self.pager.reserve_extent()?;
                 self.buffer.resize(self.page_count * PAGE_BYTES, 0);
             }
             self.used.push(0);

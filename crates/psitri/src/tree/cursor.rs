@@ -80,7 +80,9 @@ impl<'a> TreeCursor<'a> {
                 Node::Inner(inner) => {
                     let index = choose(&inner);
                     self.path.push((inner, index));
-                    node = open_child(self.pager, inner.child(index), inner.level())?;
+                    let child = inner.child(index);
+                    self.pager.prefetch(child);
+                    node = open_child(self.pager, child, inner.level())?;
                 }
             }
         }

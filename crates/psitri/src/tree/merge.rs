@@ -18,14 +18,14 @@
 
 use std::cmp::Ordering;
 
-use super::{Node, Root, open_root, walk};
+use super::{Node, Root, open_child, open_root, walk};
 use crate::{
     Result,
     node::{
         self, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef,
         Stored, VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
     },
-    pager::Sink,
+    pager::{Pager, Sink},
 };
 
 /// What happens to one key.
@@ -53,6 +53,72 @@ pub(crate) struct KeyRange {
     pub hi: Option<Vec<u8>>,
 }
 
+/// Which parts of a tree are written anew although nothing in them changes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rewrite {
+    /// Nodes and values on this page and behind it, so that they move to free space before it.
+    pub page_min: u64,
+    /// Leaves of fewer units, so that they are packed together with their neighbours.
+    pub leaf_units_min: u32,
+}
+
+impl Rewrite {
+    fn wants_leaf(&self, at: NodeRef, leaf: Leaf<'_>) -> bool {
+        at.page() >= self.page_min
+            || at.units() < self.leaf_units_min
+            || (0..leaf.len()).any(|i| self.wants_value(leaf.value(i)))
+    }
+
+    fn wants_value(&self, stored: Stored<'_>) -> bool {
+        matches!(stored, Stored::External(pointer) if pointer.page() >= self.page_min)
+    }
+}
+
+/// Writes parts of a tree anew. The content stays. A tree in which there is nothing to rewrite stays as it is.
+pub(crate) fn rewrite(sink: &mut Sink<'_>, root: Root, rewrite: Rewrite) -> Result<Root> {
+    if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite)? {
+        return Ok(root);
+    }
+    let mut changes = Nothing;
+    let mut merger = Merger::new(sink, &mut changes, &[]);
+    merger.rewrite = Some(rewrite);
+    merger.visit(root.node, &[], None)?;
+    merger.close()
+}
+
+/// Whether anything below a node is to be rewritten.
+fn has_work(pager: &Pager, at: NodeRef, rewrite: &Rewrite) -> Result<bool> {
+    match open_root(pager, at)? {
+        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(at, leaf)),
+        Node::Inner(_) if at.page() >= rewrite.page_min => Ok(true),
+        Node::Inner(inner) => {
+            for index in 0..inner.len() {
+                if has_work(pager, inner.child(index), rewrite)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+    }
+}
+
+/// No changes.
+struct Nothing;
+
+impl ChangeStream for Nothing {
+    fn key(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn change(&self) -> Change<'_> {
+        unreachable!("called only while there is a key")
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`.
 pub(crate) fn merge<S: ChangeStream>(
     sink: &mut Sink<'_>,
@@ -63,19 +129,7 @@ pub(crate) fn merge<S: ChangeStream>(
     if ranges.is_empty() && changes.key().is_none() {
         return Ok(root);
     }
-    let mut merger = Merger {
-        sink,
-        changes,
-        ranges,
-        leaves: LeafPacker::new(),
-        lower: Vec::new(),
-        last_key: None,
-        appending: false,
-        sequential: false,
-        inners: Vec::new(),
-        scratch: Vec::new(),
-        key_buffer: Vec::new(),
-    };
+    let mut merger = Merger::new(sink, changes, ranges);
     if root.node.is_null() {
         merger.insert_below(None)?;
     } else {
@@ -108,9 +162,31 @@ struct Merger<'m, 'p, S> {
     inners: Vec<Level>,
     scratch: Vec<u8>,
     key_buffer: Vec<u8>,
+    rewrite: Option<Rewrite>,
 }
 
-impl<S: ChangeStream> Merger<'_, '_, S> {
+impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
+    fn new(
+        sink: &'m mut Sink<'p>,
+        changes: &'m mut S,
+        ranges: &'m [KeyRange],
+    ) -> Merger<'m, 'p, S> {
+        Merger {
+            sink,
+            changes,
+            ranges,
+            leaves: LeafPacker::new(),
+            lower: Vec::new(),
+            last_key: None,
+            appending: false,
+            sequential: false,
+            inners: Vec::new(),
+            scratch: Vec::new(),
+            key_buffer: Vec::new(),
+            rewrite: None,
+        }
+    }
+
     /// Whether the stream has a change below `upper`.
     fn has_change(&self, upper: Option<&[u8]>) -> bool {
         self.changes
@@ -184,7 +260,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             let changed = self.has_change(bound);
             if covers && !changed {
                 walk::kill_child(self.sink, child, inner.level())?;
-            } else if changed || meets {
+            } else if changed || meets || self.is_rewritten(child, inner.level())? {
                 self.visit(child, &child_lower, bound)?;
             } else {
                 self.attach(
@@ -197,6 +273,17 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             std::mem::swap(&mut child_lower, &mut child_upper);
         }
         Ok(())
+    }
+
+    /// Whether a child of a node on `level` is taken apart without a change below it. Inner nodes always are: their children move.
+    fn is_rewritten(&self, child: NodeRef, level: u8) -> Result<bool> {
+        let Some(rewrite) = &self.rewrite else {
+            return Ok(false);
+        };
+        match open_child(self.sink.pager(), child, level)? {
+            Node::Leaf(leaf) => Ok(rewrite.wants_leaf(child, leaf)),
+            Node::Inner(_) => Ok(true),
+        }
     }
 
     /// Hangs a subtree without changes, whose root is on `level`, behind what was emitted so far.
@@ -260,6 +347,9 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         lower: &[u8],
         upper: Option<&[u8]>,
     ) -> Result<()> {
+        if self.rewrite.is_some() {
+            return self.push_leaf_entries(leaf, lower);
+        }
         if self.range_over(lower, upper).0 {
             return self.repack_leaf(leaf, lower, upper);
         }
@@ -377,7 +467,15 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         let mut entries =
             LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         while let Some((key, stored)) = entries.next() {
-            self.push_entry(key, stored)?;
+            match stored {
+                Stored::External(old) if self.rewrite.is_some_and(|r| r.wants_value(stored)) => {
+                    let pager = self.sink.pager();
+                    let moved = self.sink.place_value(pager.value(&old)?)?;
+                    self.sink.kill_value(&old);
+                    self.push_entry(key, Stored::External(moved))?;
+                }
+                _ => self.push_entry(key, stored)?,
+            }
         }
         self.key_buffer = entries.into_buffer();
         Ok(())

@@ -31,7 +31,7 @@ use crate::{
 };
 
 pub(crate) use cursor::TreeCursor;
-pub(crate) use merge::{Change, ChangeStream, KeyRange, merge};
+pub(crate) use merge::{Change, ChangeStream, KeyRange, Rewrite, merge, rewrite};
 pub(crate) use verify::{TreeCheck, verify_tree};
 pub(crate) use walk::kill_tree;
 
@@ -93,7 +93,9 @@ pub(crate) fn get<'a>(pager: &'a Pager, root: Root, key: &[u8]) -> Result<Option
         match node {
             Node::Leaf(leaf) => return Ok(leaf.get(key)),
             Node::Inner(inner) => {
-                node = open_child(pager, inner.child(inner.search(key)), inner.level())?;
+                let child = inner.child(inner.search(key));
+                pager.prefetch(child);
+                node = open_child(pager, child, inner.level())?;
             }
         }
     }

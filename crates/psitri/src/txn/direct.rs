@@ -10,13 +10,14 @@ use super::{Part, Private, WriteTxn};
 use crate::{
     Durability, Result,
     buffer::Kind,
+    changes::OwnChanges,
     engine::RootUpdate,
     keyspace::{Touched, WriterSlot},
-    merger::{OwnChanges, merge_buffer},
+    merger::merge_buffer,
     pager::{Changes, Sink, value_extent},
     state::Generation,
     sync::{Arc, Ordering},
-    tree::Root,
+    tree::{self, Root},
 };
 
 /// Mark of a keyspace whose writer writes to no shared generation.
@@ -113,10 +114,15 @@ impl WriteTxn {
         Ok(())
     }
 
+    /// Lower bound of the version that will publish what the transaction writes.
+    fn birth(&self) -> u64 {
+        self.pin.as_ref().map_or(0, |_| self.state().tree_version) + 1
+    }
+
     /// Merges the private buffer into the private roots.
     fn merge_private(&mut self) -> Result<()> {
         let engine = &self.db.engine;
-        let birth = self.pin.as_ref().map_or(0, |_| self.state().tree_version) + 1;
+        let birth = self.birth();
         let private = self.private.as_mut().expect("the transaction is direct");
         let mut roots: Vec<Root> = Vec::new();
         let mut sink = Sink::new(&engine.pager, birth);
@@ -149,6 +155,27 @@ impl WriteTxn {
             .collect();
         engine.pager.discard(&unused);
         Ok(())
+    }
+
+    /// Writes parts of the trees anew, without a change of their content. False if there was nothing to rewrite: then the
+    /// transaction is as it was. The commit publishes the new roots as those of a transaction that spilled.
+    pub(crate) fn rewrite(&mut self, rewrite: tree::Rewrite) -> Result<bool> {
+        let engine = Arc::clone(&self.db.engine);
+        let birth = self.birth();
+        let private = self.private.as_mut().expect("the transaction is direct");
+        let mut sink = Sink::new(&engine.pager, birth);
+        let mut roots: Vec<Root> = Vec::new();
+        for part in &self.parts {
+            roots.push(tree::rewrite(&mut sink, part.root, rewrite)?);
+        }
+        private.changes.append(sink.finish()?);
+        let mut changed = false;
+        for (part, root) in self.parts.iter_mut().zip(roots) {
+            changed |= part.root != root;
+            part.root = root;
+        }
+        private.spilled |= changed;
+        Ok(changed)
     }
 
     pub(super) fn commit_private(&mut self, durability: Durability) -> Result<()> {

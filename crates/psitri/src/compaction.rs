@@ -1,0 +1,114 @@
+//! Compaction: packing half-empty leaves together and moving what lies at the end of the file to free space before it.
+//!
+//! A keyspace is compacted by a direct transaction that changes nothing in it: it holds the write lock, rewrites parts of the tree into
+//! free pages, and publishes the new root with a checkpoint. What readers have pinned stays where it is.
+//!
+//! # Invariants
+//! (1) Between two passes a checkpoint is durable, so that the space that the first one left can be used by the second.
+//! (2) A pass that finds nothing to do in a keyspace publishes nothing.
+
+use crate::{
+    Database, Keyspace, Result,
+    error::Error,
+    node::{PAGE_BYTES, UNITS_PER_PAGE},
+    tree::Rewrite,
+};
+
+/// Leaves that fill less of their page are packed anew.
+const LEAF_UNITS_MIN: u32 = UNITS_PER_PAGE as u32 / 8 * 7;
+/// Leaves are packed anew if pages in use are this share (one in so many) more than what they hold would fill.
+const WASTE_SHARE: u64 = 32;
+/// The end of the file moves if that cuts off at least one page in so many.
+const GAIN_SHARE: u64 = 64;
+/// What moves is written to where something else was; two rounds are enough, more are for readers that come and go.
+const ROUNDS_MAX: usize = 4;
+
+impl Database {
+    /// Makes the data file as small as its content allows. Takes as long as copying the file, and needs no space beyond it.
+    ///
+    /// Readers go on; a keyspace takes no writes while it is its turn. Space that snapshots hold stays taken: compact again when they
+    /// are gone.
+    ///
+    /// # Errors
+    /// Those of writing: no space, I/O errors, damage. What was done before stays done.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let db = psitri::Database::open(dir.path().join("db"))?;
+    /// let ks = db.keyspace("log")?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// for number in 0u32..10_000 {
+    ///     txn.upsert(&ks, &number.to_be_bytes(), &[7; 100])?;
+    /// }
+    /// txn.commit()?;
+    /// db.checkpoint()?;
+    /// let before = db.stats()?.file_bytes;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// for number in (0u32..10_000).filter(|number| number % 10 != 0) {
+    ///     txn.remove(&ks, &number.to_be_bytes())?;
+    /// }
+    /// txn.commit()?;
+    /// db.compact()?;
+    /// assert!(db.stats()?.file_bytes < before / 5);
+    /// # Ok(()) }
+    /// ```
+    pub fn compact(&self) -> Result<()> {
+        let engine = &self.core.engine;
+        engine.check_writable()?;
+        engine.checkpoint_fully()?;
+        if engine.in_memory {
+            return Ok(());
+        }
+        let (used, live_units, _) = engine.pager.packing();
+        if used * UNITS_PER_PAGE as u64 > live_units + live_units / WASTE_SHARE {
+            self.rewrite_all(Rewrite {
+                page_min: u64::MAX,
+                leaf_units_min: LEAF_UNITS_MIN,
+            })?;
+            engine.checkpoint_fully()?;
+        }
+        for _ in 0..ROUNDS_MAX {
+            let end = engine.pager.page_end();
+            let (_, _, cut) = engine.pager.packing();
+            if end - cut <= end / GAIN_SHARE {
+                break;
+            }
+            self.rewrite_all(Rewrite {
+                page_min: cut,
+                leaf_units_min: 0,
+            })?;
+            engine.checkpoint_fully()?;
+            if engine.pager.page_end() >= end {
+                break;
+            }
+        }
+        debug_assert!(engine.pager.page_end() * PAGE_BYTES as u64 > 0);
+        Ok(())
+    }
+
+    fn rewrite_all(&self, rewrite: Rewrite) -> Result<()> {
+        for name in self.keyspaces() {
+            match self.open_keyspace(&name) {
+                Ok(keyspace) => self.rewrite(&keyspace, rewrite)?,
+                // Dropped or renamed meanwhile: it is compacted the next time.
+                Err(Error::KeyspaceNotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn rewrite(&self, keyspace: &Keyspace, rewrite: Rewrite) -> Result<()> {
+        let mut transaction = match self.begin_direct(&[keyspace]) {
+            Err(Error::KeyspaceGone { .. }) => return Ok(()),
+            other => other?,
+        };
+        if transaction.rewrite(rewrite)? {
+            transaction.commit()
+        } else {
+            transaction.abort();
+            Ok(())
+        }
+    }
+}
