@@ -67,6 +67,7 @@ fn flushes_at_commit(sync_mode: SyncMode) -> bool {
 
 impl Canopydb {
     fn new(path: &Path, settings: &Settings) -> Result<Self> {
+        std::fs::create_dir_all(path)?;
         let mut environment = EnvOptions::new(path);
         if settings.sync_mode == SyncMode::Async {
             environment.wal_background_sync_interval = Some(INTERVAL);

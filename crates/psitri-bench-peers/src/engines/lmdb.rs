@@ -223,9 +223,12 @@ impl Engine for Lmdb {
     }
 
     fn sizes(&self) -> Result<EngineSizes> {
-        let page_bytes = u64::from(self.env.stat().page_size);
+        let transaction = self.env.read_txn()?;
+        let tree = self.tree.stat(&transaction)?;
+        let page_bytes = u64::from(tree.page_size);
+        let pages = tree.branch_pages + tree.leaf_pages + tree.overflow_pages;
         Ok(EngineSizes {
-            reachable_bytes: Some(self.env.non_free_pages_size()?),
+            reachable_bytes: Some(pages as u64 * page_bytes),
             data_bytes: Some((self.env.info().last_page_number as u64 + 1) * page_bytes),
             log_bytes: None,
         })
