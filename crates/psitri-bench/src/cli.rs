@@ -1,7 +1,11 @@
 //! The command line of the benchmark programs. They differ in their engines only.
 use crate::bank::{BankConfig, HarnessConfig};
-use crate::driver::{self, PEERS_PROGRAM};
+use crate::driver::{self, Job, PEERS_PROGRAM};
+use crate::engine::Description;
 use crate::registry::Engines;
+use crate::sql::InsertConfig;
+use crate::sql::workload::SqlJob;
+use crate::tatp::TatpConfig;
 use clap::{Parser, Subcommand};
 use std::process::{Command, ExitCode};
 
@@ -20,6 +24,12 @@ enum Task {
     /// Transfers between accounts, with a concurrent reader
     #[command(args_override_self = true)]
     Bank(BankConfig),
+    /// Prepared INSERTs by integer and text keys, one by one and in one transaction, on engines that understand SQL
+    #[command(name = "sql-insert", args_override_self = true, mut_arg("engine", |argument| argument.default_value("sqlite")))]
+    SqlInsert(InsertConfig),
+    /// TATP: seven short transactions on a register of subscribers, in SQL or on `psitri` itself
+    #[command(args_override_self = true)]
+    Tatp(TatpConfig),
     /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(HarnessConfig),
     /// The engines of this program, with versions and settings
@@ -39,6 +49,8 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
     }
     let outcome = match &cli.task {
         Task::Bank(workload) => driver::run(registry, workload),
+        Task::SqlInsert(workload) => driver::run(registry, &SqlJob(workload)),
+        Task::Tatp(workload) => driver::run(registry, &SqlJob(workload)),
         Task::Harness(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
     };
@@ -54,11 +66,15 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
 }
 
 impl Task {
-    /// The `--engine` of a workload.
-    fn engine(&self) -> Option<&str> {
-        use crate::workload::Workload;
+    /// The `--engine` of a workload, and the engines that there are for it.
+    fn engine<R: Engines>(&self, registry: &R) -> Option<(String, Vec<String>)> {
+        fn of<R: Engines, J: Job>(registry: &R, job: &J) -> Option<(String, Vec<String>)> {
+            Some((job.options().engine.clone(), job.engines(registry)))
+        }
         match self {
-            Self::Bank(workload) => Some(&workload.options().engine),
+            Self::Bank(workload) => of(registry, workload),
+            Self::SqlInsert(workload) => of(registry, &SqlJob(workload)),
+            Self::Tatp(workload) => of(registry, &SqlJob(workload)),
             Self::Harness(_) | Self::Engines { .. } => None,
         }
     }
@@ -66,8 +82,8 @@ impl Task {
 
 /// Runs the program with more engines instead, if this one lacks what is asked for and that one is there.
 fn hand_over<R: Engines>(registry: &R, task: &Task) -> Option<ExitCode> {
-    let engine = task.engine()?;
-    if engine != "all" && driver::engines(registry, engine).is_ok() {
+    let (engine, known) = task.engine(registry)?;
+    if engine != "all" && driver::choose(known, &engine).is_ok() {
         return None;
     }
     let program = driver::peers_program()?;
@@ -90,11 +106,17 @@ fn engines<R: Engines>(registry: &R, json: bool) -> anyhow::Result<bool> {
         println!("{}", serde_json::to_string_pretty(&entries)?);
         return Ok(true);
     }
-    for entry in entries {
-        println!("{} {}", entry.name, entry.description.version);
-        for line in entry.description.settings {
+    let show = |name: &str, kind: &str, description: Description| {
+        println!("{name} {}{kind}", description.version);
+        for line in description.settings {
             println!("    {line}");
         }
+    };
+    for entry in entries {
+        show(&entry.name, "", entry.description);
+    }
+    for entry in registry.sql_entries() {
+        show(&entry.name, ", in SQL", entry.description);
     }
     Ok(true)
 }
