@@ -1,11 +1,16 @@
 //! The command line of the benchmark programs. They differ in their engines only.
 use crate::bank::{BankConfig, HarnessConfig};
+use crate::db_bench::DbBenchConfig;
 use crate::driver::{self, Job, PEERS_PROGRAM};
+use crate::emdb;
 use crate::engine::Description;
+use crate::lmdb_style::LmdbStyle;
 use crate::registry::Engines;
 use crate::sql::InsertConfig;
 use crate::sql::workload::SqlJob;
 use crate::tatp::TatpConfig;
+use crate::tides::TidesConfig;
+use crate::upsert::UpsertConfig;
 use clap::{Parser, Subcommand};
 use std::process::{Command, ExitCode};
 
@@ -30,6 +35,36 @@ enum Task {
     /// TATP: seven short transactions on a register of subscribers, in SQL or on `psitri` itself
     #[command(args_override_self = true)]
     Tatp(TatpConfig),
+    /// Bulk load, durable and unsynced writes, random reads, removals and sizes, as the redb and emdb projects measure them
+    #[command(args_override_self = true)]
+    LmdbStyle(LmdbStyle),
+    /// A thousand small entries inserted, read and removed, one at a time
+    #[command(args_override_self = true)]
+    Kv(emdb::Kv),
+    /// The same entries inserted one by one, as one batch and as a bulk load, and read back
+    #[command(args_override_self = true)]
+    Comparative(emdb::Comparative),
+    /// Point reads from one to eight threads
+    #[command(args_override_self = true)]
+    ConcurrentReads(emdb::ConcurrentReads),
+    /// Durable writes from several threads, against the same writes from one
+    #[command(args_override_self = true)]
+    GroupCommit(emdb::GroupCommit),
+    /// Durable writes from one thread, in the sync modes `sync` and `write-through`
+    #[command(args_override_self = true)]
+    WriteThrough(emdb::WriteThrough),
+    /// Gets, replacements and mixtures of them on a set that stays the same, from one to eight threads
+    #[command(args_override_self = true)]
+    IndexHotpath(emdb::IndexHotpath),
+    /// Random upserts, round after round, into a database that grows
+    #[command(args_override_self = true)]
+    Upsert(UpsertConfig),
+    /// Puts, gets, deletes, seeks and ranges by several threads, in the way of TidesDB's benchmark tool
+    #[command(args_override_self = true)]
+    Tides(TidesConfig),
+    /// A list of benchmarks on one database, in the way of RocksDB's db_bench
+    #[command(args_override_self = true)]
+    DbBench(DbBenchConfig),
     /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(HarnessConfig),
     /// The engines of this program, with versions and settings
@@ -51,6 +86,16 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
         Task::Bank(workload) => driver::run(registry, workload),
         Task::SqlInsert(workload) => driver::run(registry, &SqlJob(workload)),
         Task::Tatp(workload) => driver::run(registry, &SqlJob(workload)),
+        Task::LmdbStyle(workload) => driver::run(registry, workload),
+        Task::Kv(workload) => driver::run(registry, workload),
+        Task::Comparative(workload) => driver::run(registry, workload),
+        Task::ConcurrentReads(workload) => driver::run(registry, workload),
+        Task::GroupCommit(workload) => driver::run(registry, workload),
+        Task::WriteThrough(workload) => driver::run(registry, workload),
+        Task::IndexHotpath(workload) => driver::run(registry, workload),
+        Task::Upsert(workload) => driver::run(registry, workload),
+        Task::Tides(workload) => driver::run(registry, workload),
+        Task::DbBench(workload) => driver::run(registry, workload),
         Task::Harness(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
     };
@@ -75,6 +120,16 @@ impl Task {
             Self::Bank(workload) => of(registry, workload),
             Self::SqlInsert(workload) => of(registry, &SqlJob(workload)),
             Self::Tatp(workload) => of(registry, &SqlJob(workload)),
+            Self::LmdbStyle(workload) => of(registry, workload),
+            Self::Kv(workload) => of(registry, workload),
+            Self::Comparative(workload) => of(registry, workload),
+            Self::ConcurrentReads(workload) => of(registry, workload),
+            Self::GroupCommit(workload) => of(registry, workload),
+            Self::WriteThrough(workload) => of(registry, workload),
+            Self::IndexHotpath(workload) => of(registry, workload),
+            Self::Upsert(workload) => of(registry, workload),
+            Self::Tides(workload) => of(registry, workload),
+            Self::DbBench(workload) => of(registry, workload),
             Self::Harness(_) | Self::Engines { .. } => None,
         }
     }

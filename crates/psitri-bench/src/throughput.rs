@@ -61,13 +61,36 @@ impl Throughput {
         }
     }
 
-    pub fn steadiness(&self) -> Steadiness {
+    /// Adds what another thread did, which started at the same time.
+    pub fn merge(&mut self, other: &Self) {
+        if self.slots.len() < other.slots.len() {
+            self.slots.resize(other.slots.len(), 0);
+        }
+        for (slot, &more) in self.slots.iter_mut().zip(&other.slots) {
+            *slot += more;
+        }
+    }
+
+    /// Operations in each window of one second, in ascending order.
+    fn windows(&self) -> Vec<u64> {
         let mut windows: Vec<u64> = self
             .slots
             .windows(SLOTS_PER_SECOND)
             .map(|slots| slots.iter().sum())
             .collect();
         windows.sort_unstable();
+        windows
+    }
+
+    /// What a share `quantile` of the windows of one second does not exceed. Nothing when the phase was shorter than a second.
+    pub fn window_quantile(&self, quantile: f64) -> Option<u64> {
+        let windows = self.windows();
+        let position = (windows.len().saturating_sub(1) as f64 * quantile) as usize;
+        windows.get(position).copied()
+    }
+
+    pub fn steadiness(&self) -> Steadiness {
+        let windows = self.windows();
         let (worst_second, median_second) = (
             windows.first().copied(),
             windows.get(windows.len() / 2).copied(),
@@ -119,6 +142,20 @@ mod tests {
         );
         assert_eq!(steadiness.per_second.len(), 2);
         assert!(steadiness.worst_to_median.expect("three seconds") < 0.5);
+    }
+
+    #[test]
+    fn threads_are_added_slot_by_slot() {
+        let (mut long, mut short) = (throughput(10), throughput(10));
+        for tick in 0..400 {
+            long.at(tick, tick);
+        }
+        for tick in 0..200 {
+            short.at(tick, 2 * tick);
+        }
+        short.merge(&long);
+        assert_eq!(short.steadiness().per_second, [300, 280, 100]);
+        assert_eq!(short.window_quantile(0.0), Some(100));
     }
 
     #[test]

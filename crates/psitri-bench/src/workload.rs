@@ -40,13 +40,9 @@ pub struct RunOptions {
     pub json: Option<PathBuf>,
 }
 
-/// How engines are opened, for workloads that leave it to their user.
+/// How engines are opened, but for the durability: for workloads whose definition says how durable each phase is.
 #[derive(Args, Clone, Debug, Serialize)]
-pub struct EngineOptions {
-    /// Durability of each commit
-    #[arg(long, value_enum, default_value_t)]
-    pub sync_mode: SyncMode,
-
+pub struct TuningOptions {
     /// Size of block or page caches, in MiB; the engine's default without
     #[arg(long, value_name = "MIB")]
     pub cache_mib: Option<u64>,
@@ -64,16 +60,34 @@ pub struct EngineOptions {
     pub compression: Compression,
 }
 
-impl EngineOptions {
-    pub fn settings(&self, data_bytes_expected: u64) -> Settings {
+/// How engines are opened, for workloads that leave it to their user.
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct EngineOptions {
+    /// Durability of each commit
+    #[arg(long, value_enum, default_value_t)]
+    pub sync_mode: SyncMode,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub tuning: TuningOptions,
+}
+
+impl TuningOptions {
+    pub fn settings(&self, sync_mode: SyncMode, data_bytes_expected: u64) -> Settings {
         Settings {
-            sync_mode: self.sync_mode,
+            sync_mode,
             cache_bytes: self.cache_mib.map(|mib| mib << 20),
             write_buffer_bytes: self.write_buffer_mib.map(|mib| mib << 20),
             merge_threads: self.merge_threads,
             compression: self.compression,
             data_bytes_expected: Some(data_bytes_expected),
         }
+    }
+}
+
+impl EngineOptions {
+    pub fn settings(&self, data_bytes_expected: u64) -> Settings {
+        self.tuning.settings(self.sync_mode, data_bytes_expected)
     }
 }
 

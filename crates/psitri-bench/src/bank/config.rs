@@ -19,6 +19,11 @@ pub struct BankConfig {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub batch_size: u64,
 
+    /// One run on a new database for each of the batch sizes 1, 100, 1,000 and so on to 1,000,000 that are no larger than
+    /// the number of attempts
+    #[arg(long, conflicts_with_all = ["batch_size", "limit"])]
+    pub sweep: bool,
+
     /// Sync after every so many commits; 0 is never
     #[arg(long, default_value_t = 0)]
     pub sync_every: u64,

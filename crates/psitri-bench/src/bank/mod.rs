@@ -13,6 +13,7 @@ mod limit;
 mod oracle;
 mod reader;
 mod run;
+mod sweep;
 mod transfers;
 
 pub use config::{BankConfig, Successes};

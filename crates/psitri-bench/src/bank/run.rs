@@ -4,6 +4,7 @@ use super::check;
 use super::config::{BankConfig, Successes};
 use super::limit;
 use super::oracle::Oracle;
+use super::sweep;
 use super::{reader, transfers};
 use crate::clock::Clock;
 use crate::disk;
@@ -11,7 +12,7 @@ use crate::engine::{Engine, Needs, Settings};
 use crate::memory::MemorySampler;
 use crate::names::{self, Name};
 use crate::progress::Progress;
-use crate::report::{Phase, Report, Size, grouped};
+use crate::report::{Phase, Report, Series, Size, grouped};
 use crate::workload::{Run, RunOptions, Workload};
 use anyhow::{Context, Result, anyhow};
 use std::path::Path;
@@ -39,11 +40,15 @@ impl Workload for BankConfig {
     }
 
     fn run<E: Engine>(&self, run: &Run<'_>) -> Result<Report> {
-        run_bank::<E>(self, run)
+        if self.sweep {
+            sweep::run::<E>(self, run)
+        } else {
+            run_bank::<E>(self, run)
+        }
     }
 }
 
-fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
+pub(super) fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
     let (path, clock) = (run.path, run.clock);
     let wall_start = clock.ticks();
     let names = names::names(config.num_accounts as usize, config.seed);
@@ -85,6 +90,7 @@ fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
 
     let mut report = Report::new(BankConfig::NAME, run.engine, serde_json::to_value(config)?);
     report.checks = checks;
+    report.series = phases.iter().filter_map(per_second).collect();
     report.phases = phases;
     report.size = Some(Size {
         file_bytes: usage.allocated_bytes,
@@ -110,6 +116,20 @@ fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
             .map(|phase| phase.ops_per_second / limit);
     }
     Ok(report)
+}
+
+/// The attempts of each second of a phase, if it took that long.
+fn per_second(phase: &Phase) -> Option<Series> {
+    let attempts = &phase.steadiness.as_ref()?.per_second;
+    (!attempts.is_empty()).then(|| Series {
+        name: format!("{} per second", phase.name),
+        x_label: "second".to_owned(),
+        y_label: "attempts".to_owned(),
+        points: (1..)
+            .zip(attempts)
+            .map(|(second, &attempts)| (f64::from(second), attempts as f64))
+            .collect(),
+    })
 }
 
 struct Bank<'a, E> {

@@ -1,6 +1,6 @@
 //! RocksDB's own optimistic transactions: they read their own writes by themselves, and commit if nobody else has written
 //! the keys that they wrote. One that lost fails with RocksDB's "Resource busy"; no workload writes a key from two threads at once.
-use super::{Database, Kind, database};
+use super::{Kind, database};
 use anyhow::Result;
 use psitri_bench::engine::Batch;
 use rocksdb::{

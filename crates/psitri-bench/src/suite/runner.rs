@@ -1,0 +1,389 @@
+//! Runs the cases of a profile: one process for each engine and round, in alternating order, resumed where it was interrupted.
+//!
+//! (1) A run that is complete has its report (or the reason why there is none) under its final name, put there by a rename: a suite that
+//!     is killed at any moment goes on with the run that it was in.
+//! (2) Results of different profiles, cases or repeats are never mixed: a directory belongs to the suite that began it, and is
+//!     refused to another.
+//! (3) A run that hangs is killed after a limit of time, and that is its reason.
+use super::cases::{self, Profile};
+use super::results::{Case, SuiteInfo, case_directory, failed_file, report_file};
+use super::{machine, results};
+use crate::driver;
+use crate::registry::{Engines, NOT_IN_ALL};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant, SystemTime};
+use wait_timeout::ChildExt;
+
+/// Runs all workloads on all engines.
+#[derive(Args, Clone, Debug)]
+pub struct SuiteOptions {
+    /// How much: quick is under ten minutes on two cores with all engines, standard under an hour and a half, full a day
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
+
+    /// Engines, separated by commas; `all` for every one that is built
+    #[arg(long, default_value = "all")]
+    pub engine: String,
+
+    /// Runs of each engine in each case; the profile's number without
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
+
+    /// Directory of the results, kept from one call to the next; `psitri-bench-PROFILE` without
+    #[arg(long)]
+    out: Option<PathBuf>,
+
+    /// Directory for the databases; the one for temporary files without
+    #[arg(long)]
+    db_dir: Option<PathBuf>,
+
+    /// Only cases whose id contains one of these words, separated by commas
+    #[arg(long)]
+    only: Option<String>,
+
+    /// Throw away what is in the directory of the results and begin anew
+    #[arg(long)]
+    restart: bool,
+
+    /// Run again what left no report the last time
+    #[arg(long)]
+    retry_failed: bool,
+
+    /// Seconds after which a run is killed; the profile's number without
+    #[arg(long)]
+    timeout_seconds: Option<u64>,
+
+    /// Say what would be run, and run nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// One process.
+struct Run<'a> {
+    case: &'a Case,
+    engine: &'a str,
+    round: u32,
+}
+
+impl SuiteOptions {
+    /// True if every run left a report that passed or does not apply.
+    pub fn run<R: Engines>(&self, registry: &R) -> Result<bool> {
+        let directory = match &self.out {
+            Some(directory) => directory.clone(),
+            None => PathBuf::from(format!("psitri-bench-{}", self.profile.name())),
+        };
+        let info = self.info(registry)?;
+        if self.list {
+            for case in &info.cases {
+                println!("{}: {}", case.id, case.arguments.join(" "));
+            }
+            return Ok(true);
+        }
+        if info.cases.is_empty() {
+            bail!("no case has one of the words of --only in its id");
+        }
+        let info = self.begin(&directory, info)?;
+        self.run_all(&directory, &info)?;
+        let finished = SuiteInfo {
+            finished: Some(now()),
+            ..info
+        };
+        finished.save(&directory)?;
+        let passed = tell_outcome(&directory)?;
+        println!(
+            "results in {0}; `psitri-bench report {0}` makes pages of them",
+            directory.display()
+        );
+        Ok(passed)
+    }
+
+    fn info<R: Engines>(&self, registry: &R) -> Result<SuiteInfo> {
+        let mut entries = registry.entries();
+        if self.engine == "all" {
+            entries.retain(|entry| !NOT_IN_ALL.contains(&entry.name.as_str()));
+        } else {
+            let wanted = driver::engines(registry, &self.engine)?;
+            entries.retain(|entry| wanted.contains(&entry.name));
+        }
+        let sql_engines = registry.sql_engines();
+        let mut cases = cases::of(self.profile, &entries, &sql_engines);
+        if let Some(only) = &self.only {
+            let words: Vec<&str> = only.split(',').map(str::trim).collect();
+            cases.retain(|case| words.iter().any(|word| case.id.contains(word)));
+        }
+        let databases = self.db_dir.clone().unwrap_or_else(std::env::temp_dir);
+        Ok(SuiteInfo {
+            profile: self.profile.name().to_owned(),
+            started: now(),
+            finished: None,
+            commit: machine::commit(),
+            machine: machine::this(&databases),
+            engines: entries,
+            repeat: self.repeat.unwrap_or_else(|| self.profile.repeat()),
+            cases,
+        })
+    }
+
+    /// Invariant (2): what is there already belongs to the same suite, or is thrown away because the user said so.
+    fn begin(&self, directory: &Path, info: SuiteInfo) -> Result<SuiteInfo> {
+        let known = SuiteInfo::load(directory);
+        match known {
+            Ok(known) if !self.restart => {
+                if (&known.profile, known.repeat, &known.cases)
+                    != (&info.profile, info.repeat, &info.cases)
+                {
+                    bail!(
+                        "{} holds results of other cases, engines or repeats; choose another --out, or add --restart to throw them away",
+                        directory.display()
+                    );
+                }
+                if known.commit != info.commit {
+                    eprintln!(
+                        "note: these results were begun at commit {}, this is {}",
+                        known.commit.as_deref().unwrap_or("unknown"),
+                        info.commit.as_deref().unwrap_or("unknown")
+                    );
+                }
+                Ok(known)
+            }
+            Ok(_) => {
+                fs::remove_dir_all(directory.join("runs")).or_else(|error| {
+                    match error.kind() {
+                        std::io::ErrorKind::NotFound => Ok(()),
+                        _ => Err(error),
+                    }
+                })?;
+                info.save(directory)?;
+                Ok(info)
+            }
+            Err(_) if is_free(directory)? => {
+                fs::create_dir_all(directory)?;
+                info.save(directory)?;
+                Ok(info)
+            }
+            Err(error) => Err(error.context(format!(
+                "{} is neither empty nor a directory of results",
+                directory.display()
+            ))),
+        }
+    }
+
+    fn run_all(&self, directory: &Path, info: &SuiteInfo) -> Result<()> {
+        let runs = all_runs(info);
+        let timeout = Duration::from_secs(
+            self.timeout_seconds
+                .unwrap_or_else(|| self.profile.timeout_seconds()),
+        );
+        let databases = match &self.db_dir {
+            Some(parent) => tempfile::Builder::new()
+                .prefix("psitri-bench-")
+                .tempdir_in(parent)?,
+            None => tempfile::Builder::new().prefix("psitri-bench-").tempdir()?,
+        };
+        let mut durations = Durations::default();
+        let bar = overall_bar(runs.len());
+        for (done, run) in runs.iter().enumerate() {
+            let (report, failed) = run.files(directory);
+            if self.retry_failed && failed.exists() {
+                fs::remove_file(&failed)?;
+            }
+            if report.exists() || failed.exists() {
+                bar.inc(1);
+                continue;
+            }
+            let left = durations.left(&runs[done..]);
+            let message = format!(
+                "{} · {}{}{}",
+                run.case.id,
+                run.engine,
+                if info.repeat > 1 {
+                    format!(" ({} of {})", run.round + 1, info.repeat)
+                } else {
+                    String::new()
+                },
+                left.map_or_else(String::new, |left| format!(
+                    " · {} left",
+                    indicatif::HumanDuration(left)
+                ))
+            );
+            if bar.is_hidden() {
+                eprintln!("[{}/{}] {message}", done + 1, runs.len());
+            }
+            bar.set_message(message);
+            let start = Instant::now();
+            run.execute(directory, databases.path(), timeout)?;
+            durations.note(run, start.elapsed());
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+}
+
+fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
+}
+
+fn is_free(directory: &Path) -> Result<bool> {
+    match fs::read_dir(directory) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", directory.display())),
+    }
+}
+
+/// Case by case; within a case, round by round, engines in alternating order.
+fn all_runs(info: &SuiteInfo) -> Vec<Run<'_>> {
+    let mut runs = Vec::new();
+    for case in &info.cases {
+        for round in 0..info.repeat {
+            for engine in driver::alternating(&case.engines, round) {
+                runs.push(Run {
+                    case,
+                    engine,
+                    round,
+                });
+            }
+        }
+    }
+    runs
+}
+
+fn overall_bar(runs: usize) -> ProgressBar {
+    let target = ProgressDrawTarget::stderr_with_hz(4);
+    let bar = ProgressBar::with_draw_target(Some(runs as u64), target);
+    let template = "{wide_bar} {pos}/{len} [{elapsed}] {msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+impl Run<'_> {
+    fn files(&self, directory: &Path) -> (PathBuf, PathBuf) {
+        (
+            report_file(directory, &self.case.id, self.engine, self.round),
+            failed_file(directory, &self.case.id, self.engine, self.round),
+        )
+    }
+
+    /// Runs the process. What it prints goes to a file beside its report; only failures of this program are errors.
+    fn execute(&self, directory: &Path, databases: &Path, timeout: Duration) -> Result<()> {
+        fs::create_dir_all(case_directory(directory, &self.case.id))?;
+        let (report, failed) = self.files(directory);
+        let log = report.with_extension("log");
+        let unfinished = report.with_extension("unfinished");
+        let database = databases.join("db");
+        let arguments: Vec<OsString> = self.case.arguments.iter().map(OsString::from).collect();
+        let output = File::create(&log)?;
+        let mut child = driver::child(&arguments, self.engine, &unfinished)?
+            .arg("--db-path")
+            .arg(&database)
+            .arg("--overwrite")
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("cannot start a run")?;
+        let reason = wait(&mut child, timeout)?;
+        remove(&database)?;
+        match reason {
+            None if unfinished.exists() => {
+                fs::rename(&unfinished, &report)?;
+                fs::remove_file(&log)?;
+            }
+            reason => {
+                let reason = reason.unwrap_or_else(|| "no report was left".to_owned());
+                let said = last_lines(&log, 5);
+                fs::write(&failed, format!("{reason}\n{said}"))?;
+                remove(&unfinished)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why the process left no valid end: a signal, an exit code that is neither 0 (passed) nor 1 (failed, with a report), or the limit.
+fn wait(child: &mut Child, timeout: Duration) -> Result<Option<String>> {
+    match child.wait_timeout(timeout)? {
+        None => {
+            child.kill()?;
+            child.wait()?;
+            Ok(Some(format!("killed after {} s", timeout.as_secs())))
+        }
+        Some(status) => Ok((!matches!(status.code(), Some(0 | 1)))
+            .then(|| format!("ended with {status}"))),
+    }
+}
+
+fn remove(path: &Path) -> Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Err(_) => Ok(()),
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    removed.with_context(|| format!("cannot remove {}", path.display()))
+}
+
+fn last_lines(file: &Path, count: usize) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// How long runs took, to say how long the others will take.
+#[derive(Default)]
+struct Durations {
+    cases: BTreeMap<String, Vec<Duration>>,
+    all: Vec<Duration>,
+}
+
+impl Durations {
+    fn note(&mut self, run: &Run<'_>, duration: Duration) {
+        self.cases
+            .entry(run.case.id.clone())
+            .or_default()
+            .push(duration);
+        self.all.push(duration);
+    }
+
+    /// The mean of the runs of the same case, else of all runs, for each of `runs`; nothing before the first.
+    fn left(&self, runs: &[Run<'_>]) -> Option<Duration> {
+        let mean = |durations: &[Duration]| {
+            durations.iter().sum::<Duration>() / durations.len().max(1) as u32
+        };
+        (!self.all.is_empty()).then(|| {
+            let other = mean(&self.all);
+            runs.iter()
+                .map(|run| self.cases.get(&run.case.id).map_or(other, |case| mean(case)))
+                .sum()
+        })
+    }
+}
+
+fn tell_outcome(directory: &Path) -> Result<bool> {
+    let results = results::Results::load(directory)?;
+    let (mut passed, mut without) = (0, Vec::new());
+    for case in &results.info.cases {
+        for run in results.runs(case) {
+            match run.trouble() {
+                None => passed += 1,
+                Some(why) => without.push(format!("{} · {}: {why}", case.id, run.engine)),
+            }
+        }
+    }
+    println!("{passed} runs passed or do not apply");
+    without.sort();
+    without.dedup();
+    for line in &without {
+        println!("no figures: {line}");
+    }
+    Ok(without.is_empty())
+}

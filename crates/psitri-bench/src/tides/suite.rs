@@ -1,0 +1,146 @@
+//! The runs of the original tool's comparison script, by the names they have there.
+//!
+//! Eight threads, no flush of commits, keys of 16 and values of 100 bytes unless the name says otherwise. What the script calls random is
+//! the pattern `random`, collisions included.
+
+/// Name and arguments of each run. `scale` shrinks the number of operations: 0.01 makes ten million a hundred thousand.
+pub fn cases(scale: f64) -> Vec<(String, Vec<String>)> {
+    let mut cases = Vec::new();
+    let mut add =
+        |name: &str, workload: &str, pattern: &str, operations: u64, more: &[(&str, u64)]| {
+            let operations = ((operations as f64 * scale) as u64).max(1);
+            let mut arguments = vec![
+                format!("--test-name={name}"),
+                format!("--workload={workload}"),
+                format!("--pattern={pattern}"),
+                format!("--operations={operations}"),
+                "--threads=8".to_owned(),
+            ];
+            arguments.extend(
+                more.iter()
+                    .map(|(option, value)| format!("--{option}={value}")),
+            );
+            cases.push((name.to_owned(), arguments));
+        };
+    const MILLION: u64 = 1_000_000;
+    let batch = [("batch", 1_000)];
+
+    add(
+        "write_seq_10M_t8_b1000",
+        "write",
+        "seq",
+        10 * MILLION,
+        &batch,
+    );
+    add(
+        "write_random_10M_t8_b1000",
+        "write",
+        "random",
+        10 * MILLION,
+        &batch,
+    );
+    add("read_random_10M_t8", "read", "random", 10 * MILLION, &[]);
+    add(
+        "mixed_random_5M_t8_b1000",
+        "mixed",
+        "random",
+        5 * MILLION,
+        &batch,
+    );
+    add(
+        "write_zipfian_5M_t8_b1000",
+        "write",
+        "zipfian",
+        5 * MILLION,
+        &batch,
+    );
+    add(
+        "mixed_zipfian_5M_t8_b1000",
+        "mixed",
+        "zipfian",
+        5 * MILLION,
+        &batch,
+    );
+    add(
+        "delete_random_5M_t8_b1000",
+        "delete",
+        "random",
+        5 * MILLION,
+        &batch,
+    );
+    add(
+        "write_large_values_1M_k256_v4096_t8_b1000",
+        "write",
+        "random",
+        MILLION,
+        &[("batch", 1_000), ("key-size", 256), ("value-size", 4_096)],
+    );
+    add(
+        "write_small_values_50M_k16_v64_t8_b1000",
+        "write",
+        "random",
+        50 * MILLION,
+        &[("batch", 1_000), ("value-size", 64)],
+    );
+    for batch in [1, 10, 100, 1_000, 10_000] {
+        let name = format!("batch_{batch}_10M_t8");
+        add(&name, "write", "random", 10 * MILLION, &[("batch", batch)]);
+    }
+    for batch in [1, 100, 1_000] {
+        let name = format!("delete_batch_{batch}_5M_t8");
+        add(&name, "delete", "random", 5 * MILLION, &[("batch", batch)]);
+    }
+    for pattern in ["random", "seq", "zipfian"] {
+        add(
+            &format!("seek_{pattern}_5M_t8"),
+            "seek",
+            pattern,
+            5 * MILLION,
+            &[],
+        );
+    }
+    for (pattern, range_size, operations, label) in [
+        ("random", 100, MILLION, "1M"),
+        ("random", 1_000, MILLION / 2, "500K"),
+        ("seq", 100, MILLION, "1M"),
+    ] {
+        let name = format!("range_{pattern}_{range_size}_{label}_t8");
+        add(
+            &name,
+            "range",
+            pattern,
+            operations,
+            &[("range-size", range_size)],
+        );
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tides::TidesConfig;
+    use clap::Parser;
+    use std::collections::HashSet;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        config: TidesConfig,
+    }
+
+    #[test]
+    fn every_case_is_a_valid_command_with_a_name_of_its_own() {
+        let cases = cases(0.001);
+        let names: HashSet<_> = cases.iter().map(|(name, _)| name).collect();
+        assert_eq!((cases.len(), names.len()), (23, 23));
+        for (name, arguments) in &cases {
+            let all = std::iter::once("test".to_owned()).chain(arguments.iter().cloned());
+            let config = Command::try_parse_from(all)
+                .expect("valid arguments")
+                .config;
+            assert_eq!((&config.test_name, config.threads), (name, 8));
+            assert!(config.operations <= 50_000);
+        }
+    }
+}
