@@ -31,6 +31,21 @@ psitri_bench::engines! {
         "emdb" => engines::emdb::Emdb,
         #[cfg(feature = "emdb")]
         "emdb-ranges" => engines::emdb::EmdbRanges,
+        #[cfg(feature = "rocksdb")]
+        "rocksdb" => engines::rocksdb::RocksDb,
+        #[cfg(feature = "rocksdb")]
+        "rocksdb-txn" => engines::rocksdb::RocksDbTxn,
+        #[cfg(feature = "mdbx")]
+        "mdbx" => engines::mdbx::Mdbx,
+        #[cfg(feature = "tidesdb")]
+        "tidesdb" => engines::tidesdb::TidesDb,
+        #[cfg(feature = "sqlite")]
+        "sqlite" => engines::sqlite::Sqlite,
+        #[cfg(feature = "redis")]
+        "redis" => engines::redis::Redis,
         "model" => Model,
+    } sql {
+        #[cfg(feature = "sqlite")]
+        "sqlite" => engines::sqlite::sql::SqliteSql,
     }
 }

@@ -50,3 +50,37 @@ mod emdb_ranges {
         lacks "backward cursors", "snapshots", "atomic batches"
     );
 }
+
+#[cfg(feature = "rocksdb")]
+mod rocksdb {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::rocksdb::RocksDb);
+}
+
+#[cfg(feature = "rocksdb")]
+mod rocksdb_txn {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::rocksdb::RocksDbTxn);
+}
+
+#[cfg(feature = "mdbx")]
+mod mdbx {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::mdbx::Mdbx);
+}
+
+#[cfg(feature = "tidesdb")]
+mod tidesdb {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::tidesdb::TidesDb);
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::sqlite::Sqlite);
+}
+
+/// Needs `redis-server`, which `scripts/setup-peers` installs; fails with that advice without it.
+#[cfg(feature = "redis")]
+mod redis {
+    psitri_bench::conformance_tests!(
+        psitri_bench_peers::engines::redis::Redis,
+        lacks "ordered keys", "backward cursors", "snapshots"
+    );
+}

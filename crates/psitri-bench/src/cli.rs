@@ -1,12 +1,16 @@
 //! The command line of the benchmark programs. They differ in their engines only.
 use crate::bank::{BankConfig, HarnessConfig};
 use crate::db_bench::DbBenchConfig;
-use crate::driver::{self, PEERS_PROGRAM};
+use crate::driver::{self, Job, PEERS_PROGRAM};
 use crate::emdb;
+use crate::engine::Description;
 use crate::lmdb_style::LmdbStyle;
 use crate::page::ReportConfig;
 use crate::registry::Engines;
+use crate::sql::InsertConfig;
+use crate::sql::workload::SqlJob;
 use crate::suite::SuiteOptions;
+use crate::tatp::TatpConfig;
 use crate::tides::TidesConfig;
 use crate::upsert::UpsertConfig;
 use clap::{Parser, Subcommand};
@@ -27,6 +31,12 @@ enum Task {
     /// Transfers between accounts, with a concurrent reader
     #[command(args_override_self = true)]
     Bank(BankConfig),
+    /// Prepared INSERTs by integer and text keys, one by one and in one transaction, on engines that understand SQL
+    #[command(name = "sql-insert", args_override_self = true, mut_arg("engine", |argument| argument.default_value("sqlite")))]
+    SqlInsert(InsertConfig),
+    /// TATP: seven short transactions on a register of subscribers, in SQL or on `psitri` itself
+    #[command(args_override_self = true)]
+    Tatp(TatpConfig),
     /// Bulk load, durable and unsynced writes, random reads, removals and sizes, as the redb and emdb projects measure them
     #[command(args_override_self = true)]
     LmdbStyle(LmdbStyle),
@@ -80,6 +90,8 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
     }
     let outcome = match &cli.task {
         Task::Bank(workload) => driver::run(registry, workload),
+        Task::SqlInsert(workload) => driver::run(registry, &SqlJob(workload)),
+        Task::Tatp(workload) => driver::run(registry, &SqlJob(workload)),
         Task::LmdbStyle(workload) => driver::run(registry, workload),
         Task::Kv(workload) => driver::run(registry, workload),
         Task::Comparative(workload) => driver::run(registry, workload),
@@ -107,22 +119,29 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
 }
 
 impl Task {
-    /// The `--engine` of a workload.
-    fn engine(&self) -> Option<&str> {
-        use crate::workload::Workload;
+    /// The `--engine` of a workload, and the engines that there are for it.
+    fn engine<R: Engines>(&self, registry: &R) -> Option<(String, Vec<String>)> {
+        fn of<R: Engines, J: Job>(registry: &R, job: &J) -> Option<(String, Vec<String>)> {
+            Some((job.options().engine.clone(), job.engines(registry)))
+        }
         match self {
-            Self::Bank(workload) => Some(&workload.options().engine),
-            Self::LmdbStyle(workload) => Some(&workload.options().engine),
-            Self::Kv(workload) => Some(&workload.options().engine),
-            Self::Comparative(workload) => Some(&workload.options().engine),
-            Self::ConcurrentReads(workload) => Some(&workload.options().engine),
-            Self::GroupCommit(workload) => Some(&workload.options().engine),
-            Self::WriteThrough(workload) => Some(&workload.options().engine),
-            Self::IndexHotpath(workload) => Some(&workload.options().engine),
-            Self::Upsert(workload) => Some(&workload.options().engine),
-            Self::Tides(workload) => Some(&workload.options().engine),
-            Self::DbBench(workload) => Some(&workload.options().engine),
-            Self::Suite(options) => Some(&options.engine),
+            Self::Bank(workload) => of(registry, workload),
+            Self::SqlInsert(workload) => of(registry, &SqlJob(workload)),
+            Self::Tatp(workload) => of(registry, &SqlJob(workload)),
+            Self::LmdbStyle(workload) => of(registry, workload),
+            Self::Kv(workload) => of(registry, workload),
+            Self::Comparative(workload) => of(registry, workload),
+            Self::ConcurrentReads(workload) => of(registry, workload),
+            Self::GroupCommit(workload) => of(registry, workload),
+            Self::WriteThrough(workload) => of(registry, workload),
+            Self::IndexHotpath(workload) => of(registry, workload),
+            Self::Upsert(workload) => of(registry, workload),
+            Self::Tides(workload) => of(registry, workload),
+            Self::DbBench(workload) => of(registry, workload),
+            Self::Suite(options) => {
+                let entries = registry.entries().into_iter().map(|entry| entry.name);
+                Some((options.engine.clone(), entries.collect()))
+            }
             Self::Harness(_) | Self::Report(_) | Self::Engines { .. } => None,
         }
     }
@@ -130,8 +149,8 @@ impl Task {
 
 /// Runs the program with more engines instead, if this one lacks what is asked for and that one is there.
 fn hand_over<R: Engines>(registry: &R, task: &Task) -> Option<ExitCode> {
-    let engine = task.engine()?;
-    if engine != "all" && driver::engines(registry, engine).is_ok() {
+    let (engine, known) = task.engine(registry)?;
+    if engine != "all" && driver::choose(known, &engine).is_ok() {
         return None;
     }
     let program = driver::peers_program()?;
@@ -154,11 +173,17 @@ fn engines<R: Engines>(registry: &R, json: bool) -> anyhow::Result<bool> {
         println!("{}", serde_json::to_string_pretty(&entries)?);
         return Ok(true);
     }
-    for entry in entries {
-        println!("{} {}", entry.name, entry.description.version);
-        for line in entry.description.settings {
+    let show = |name: &str, kind: &str, description: Description| {
+        println!("{name} {}{kind}", description.version);
+        for line in description.settings {
             println!("    {line}");
         }
+    };
+    for entry in entries {
+        show(&entry.name, "", entry.description);
+    }
+    for entry in registry.sql_entries() {
+        show(&entry.name, ", in SQL", entry.description);
     }
     Ok(true)
 }

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::registry::{Engines, NOT_IN_ALL};
 use crate::report::{Report, Validation};
 use crate::summary::Summary;
-use crate::workload::{Run, Workload};
+use crate::workload::{Run, RunOptions, Workload};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::fs;
@@ -16,12 +16,37 @@ use std::process::{Command, Stdio};
 /// The program with more engines, looked for beside this one.
 pub const PEERS_PROGRAM: &str = "psitri-bench-peers";
 
-/// Runs the workload as its options say. True if everything passed or did not apply.
-pub fn run<R: Engines, W: Workload>(registry: &R, workload: &W) -> Result<bool> {
-    let options = workload.options();
-    let engines = engines(registry, &options.engine)?;
+/// Something that runs on engines of a registry, one at a time, and ends with a report.
+pub trait Job {
+    fn options(&self) -> &RunOptions;
+
+    /// The engines that it can run on, in the order in which reports show them.
+    fn engines<R: Engines>(&self, registry: &R) -> Vec<String>;
+
+    /// Runs on the engine of that name; nothing if there is none.
+    fn run<R: Engines>(&self, registry: &R, run: &Run<'_>) -> Result<Option<Report>>;
+}
+
+impl<W: Workload> Job for W {
+    fn options(&self) -> &RunOptions {
+        Workload::options(self)
+    }
+
+    fn engines<R: Engines>(&self, registry: &R) -> Vec<String> {
+        names(registry)
+    }
+
+    fn run<R: Engines>(&self, registry: &R, run: &Run<'_>) -> Result<Option<Report>> {
+        registry.run(self, run)
+    }
+}
+
+/// Runs the job as its options say. True if everything passed or did not apply.
+pub fn run<R: Engines, J: Job>(registry: &R, job: &J) -> Result<bool> {
+    let options = job.options();
+    let engines = choose(job.engines(registry), &options.engine)?;
     if let ([engine], 1) = (engines.as_slice(), options.repeat) {
-        let report = run_here(registry, workload, engine)?;
+        let report = run_here(registry, job, engine)?;
         println!("{report}");
         if let Some(file) = &options.json {
             write_json(&report, file)?;
@@ -54,11 +79,16 @@ pub fn run<R: Engines, W: Workload>(registry: &R, workload: &W) -> Result<bool> 
 
 /// The engines that an argument names, all of which the registry has.
 pub fn engines<R: Engines>(registry: &R, argument: &str) -> Result<Vec<String>> {
-    let known: Vec<String> = registry
-        .entries()
-        .into_iter()
-        .map(|entry| entry.name)
-        .collect();
+    choose(names(registry), argument)
+}
+
+fn names<R: Engines>(registry: &R) -> Vec<String> {
+    let entries = registry.entries().into_iter();
+    entries.map(|entry| entry.name).collect()
+}
+
+/// Those of the engines that are known which an argument names.
+pub fn choose(known: Vec<String>, argument: &str) -> Result<Vec<String>> {
     if argument == "all" {
         let in_all = |name: &String| !NOT_IN_ALL.contains(&name.as_str());
         return Ok(known.into_iter().filter(in_all).collect());
@@ -114,8 +144,8 @@ pub fn peers_program() -> Option<PathBuf> {
     (peers != own && peers.is_file()).then_some(peers)
 }
 
-fn run_here<R: Engines, W: Workload>(registry: &R, workload: &W, engine: &str) -> Result<Report> {
-    let options = workload.options();
+fn run_here<R: Engines, J: Job>(registry: &R, job: &J, engine: &str) -> Result<Report> {
+    let options = job.options();
     // Both names hold the temporary directory for as long as the database needs it.
     let (temporary, given);
     let path = match &options.db_path {
@@ -134,8 +164,7 @@ fn run_here<R: Engines, W: Workload>(registry: &R, workload: &W, engine: &str) -
         path,
         clock: &Clock::new(),
     };
-    registry
-        .run(workload, &run)?
+    job.run(registry, &run)?
         .with_context(|| format!("there is no engine '{engine}'"))
 }
 

@@ -9,7 +9,17 @@ pub mod emdb;
 pub mod fjall;
 #[cfg(feature = "lmdb")]
 pub mod lmdb;
+#[cfg(feature = "mdbx")]
+pub mod mdbx;
 #[cfg(feature = "redb")]
 pub mod redb;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb;
 #[cfg(feature = "sled")]
 pub mod sled;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+#[cfg(feature = "tidesdb")]
+pub mod tidesdb;

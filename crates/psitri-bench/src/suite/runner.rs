@@ -112,7 +112,11 @@ impl SuiteOptions {
             let wanted = driver::engines(registry, &self.engine)?;
             entries.retain(|entry| wanted.contains(&entry.name));
         }
-        let sql_engines = registry.sql_engines();
+        let sql_engines: Vec<String> = registry
+            .sql_entries()
+            .into_iter()
+            .map(|entry| entry.name)
+            .collect();
         let mut cases = cases::of(self.profile, &entries, &sql_engines);
         if let Some(only) = &self.only {
             let words: Vec<&str> = only.split(',').map(str::trim).collect();

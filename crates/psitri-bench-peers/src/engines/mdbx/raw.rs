@@ -1,0 +1,423 @@
+//! The functions of libmdbx that the adapter needs, with lifetimes and errors: environment, transactions, cursors.
+//!
+//! The crates with a safe interface begin and end every write transaction in a thread of their own, which costs two changes of thread
+//! a commit; an application in C does not pay them, so neither does this.
+//!
+//! Invariants: (1) a transaction is used while its environment is open, and a cursor while its transaction is, both by lifetimes;
+//! (2) bytes that were read are lent until the transaction changes or ends: reads in a write transaction take `&self` and writes
+//! `&mut self`, and a reader's pages do not change while it lives; (3) a write transaction ends in the thread that began it, since it
+//! is not `Send`; (4) the environment is opened with MDBX_NOSTICKYTHREADS, so that a reader may be renewed by another thread.
+//! Failures: every code but success is an error with libmdbx's message; "not found" is `None` where it can be.
+#![allow(unsafe_code)] // The C API of libmdbx.
+use anyhow::{Result, bail};
+use mdbx_sys as ffi;
+use std::ffi::{CStr, CString, c_int};
+use std::marker::PhantomData;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+/// How the file may grow, in bytes.
+pub struct Geometry {
+    pub lower: u64,
+    pub upper: u64,
+    pub growth_step: u64,
+}
+
+fn check(code: c_int) -> Result<()> {
+    if code == ffi::MDBX_SUCCESS {
+        return Ok(());
+    }
+    // SAFETY: the message is a constant string, or one for the system's error that stays until the next call in this thread.
+    let message = unsafe { CStr::from_ptr(ffi::mdbx_strerror(code)) };
+    bail!("libmdbx: {} ({code})", message.to_string_lossy())
+}
+
+fn value(bytes: &[u8]) -> ffi::MDBX_val {
+    ffi::MDBX_val {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+const NOTHING: ffi::MDBX_val = ffi::MDBX_val {
+    iov_base: ptr::null_mut(),
+    iov_len: 0,
+};
+
+/// # Safety
+/// The value came from libmdbx and stays for `'a`.
+unsafe fn bytes<'a>(value: &ffi::MDBX_val) -> &'a [u8] {
+    if value.iov_len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise; libmdbx gives the address of as many bytes.
+    unsafe { std::slice::from_raw_parts(value.iov_base.cast(), value.iov_len) }
+}
+
+pub struct Environment {
+    raw: NonNull<ffi::MDBX_env>,
+    table: ffi::MDBX_dbi,
+}
+
+// SAFETY: libmdbx synchronises everything that is done to an environment, readers and the one writer included.
+unsafe impl Send for Environment {}
+// SAFETY: as above.
+unsafe impl Sync for Environment {}
+
+impl Environment {
+    /// Opens the database file at `path` and its main table. It is created if `creates` and must be there otherwise.
+    pub fn open(
+        path: &Path,
+        flags: ffi::MDBX_env_flags_t,
+        geometry: &Geometry,
+        creates: bool,
+    ) -> Result<Self> {
+        if !creates && !path.exists() {
+            bail!("there is no database at {}", path.display());
+        }
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: libmdbx writes one pointer.
+        check(unsafe { ffi::mdbx_env_create(&mut raw) })?;
+        let Some(raw) = NonNull::new(raw) else {
+            bail!("libmdbx made no environment");
+        };
+        // From here on it is closed when dropped.
+        let mut this = Self { raw, table: 0 };
+        // SAFETY: the environment exists and is not open; sizes of -1 and 0 are libmdbx's own.
+        check(unsafe {
+            ffi::mdbx_env_set_geometry(
+                this.raw.as_ptr(),
+                geometry.lower as isize,
+                -1,
+                geometry.upper as isize,
+                geometry.growth_step as isize,
+                -1,
+                -1,
+            )
+        })?;
+        let flags = flags | ffi::MDBX_NOSUBDIR | ffi::MDBX_NOSTICKYTHREADS;
+        // SAFETY: as above; the name ends with a zero.
+        check(unsafe { ffi::mdbx_env_open(this.raw.as_ptr(), name.as_ptr(), flags, 0o600) })?;
+        let begun = this.begin_write()?;
+        let mut table = 0;
+        // SAFETY: the transaction is open; without a name it is the main table, which is always there.
+        check(unsafe {
+            ffi::mdbx_dbi_open(
+                begun.raw.as_ptr(),
+                ptr::null(),
+                ffi::MDBX_DB_DEFAULTS,
+                &mut table,
+            )
+        })?;
+        begun.commit()?;
+        this.table = table;
+        Ok(this)
+    }
+
+    pub fn set_option(&self, option: ffi::MDBX_option_t, value: u64) -> Result<()> {
+        // SAFETY: the environment is open.
+        check(unsafe { ffi::mdbx_env_set_option(self.raw.as_ptr(), option, value) })
+    }
+
+    /// Flushes everything that was committed.
+    pub fn sync(&self) -> Result<()> {
+        // SAFETY: the environment is open.
+        let code = unsafe { ffi::mdbx_env_sync_ex(self.raw.as_ptr(), true, false) };
+        // There was nothing to flush.
+        if code == ffi::MDBX_RESULT_TRUE {
+            return Ok(());
+        }
+        check(code)
+    }
+
+    fn begin(&self, flags: ffi::MDBX_txn_flags_t) -> Result<NonNull<ffi::MDBX_txn>> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the environment is open; libmdbx writes one pointer.
+        check(unsafe {
+            ffi::mdbx_txn_begin_ex(
+                self.raw.as_ptr(),
+                ptr::null_mut(),
+                flags,
+                &mut raw,
+                ptr::null_mut(),
+            )
+        })?;
+        match NonNull::new(raw) {
+            Some(raw) => Ok(raw),
+            None => bail!("libmdbx began no transaction"),
+        }
+    }
+
+    /// Waits for the writer before.
+    #[inline]
+    pub fn begin_write(&self) -> Result<WriteTransaction<'_>> {
+        Ok(WriteTransaction {
+            raw: self.begin(ffi::MDBX_TXN_READWRITE)?,
+            environment: self,
+            is_open: true,
+        })
+    }
+
+    #[inline]
+    pub fn begin_read(&self) -> Result<ReadTransaction> {
+        Ok(ReadTransaction {
+            raw: self.begin(ffi::MDBX_TXN_RDONLY)?,
+            table: self.table,
+        })
+    }
+
+    pub fn info(&self) -> Result<ffi::MDBX_envinfo> {
+        // SAFETY: the structure is integers, for which zero is a value, and its size is given.
+        let mut info: ffi::MDBX_envinfo = unsafe { std::mem::zeroed() };
+        // SAFETY: as above; the environment is open.
+        check(unsafe {
+            ffi::mdbx_env_info_ex(
+                self.raw.as_ptr(),
+                ptr::null(),
+                &mut info,
+                size_of::<ffi::MDBX_envinfo>(),
+            )
+        })?;
+        Ok(info)
+    }
+
+    /// Flushes and closes. All transactions are over: readers hold no reference, so this is the caller's promise to keep.
+    pub fn close(self) -> Result<()> {
+        let raw = self.raw;
+        std::mem::forget(self);
+        // SAFETY: nothing else refers to the environment, which is not used again.
+        check(unsafe { ffi::mdbx_env_close_ex(raw.as_ptr(), false) })
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        // SAFETY: as in `close`. The outcome goes to whoever calls `close`.
+        unsafe { ffi::mdbx_env_close_ex(self.raw.as_ptr(), false) };
+    }
+}
+
+/// The version of the library.
+pub fn version() -> String {
+    // SAFETY: a constant of the library.
+    let version = unsafe { &*ptr::addr_of!(ffi::mdbx_version) };
+    format!("{}.{}.{}", version.major, version.minor, version.patch)
+}
+
+pub struct WriteTransaction<'e> {
+    // Not `Send`, by the pointer: invariant (3).
+    raw: NonNull<ffi::MDBX_txn>,
+    environment: &'e Environment,
+    is_open: bool,
+}
+
+impl WriteTransaction<'_> {
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
+        // SAFETY: the transaction is open, and the bytes stay until it is written to: invariant (2).
+        unsafe { get(self.raw, self.environment.table, key) }
+    }
+
+    #[inline]
+    pub fn put(&mut self, key: &[u8], data: &[u8]) -> Result<()> {
+        let (key, mut data) = (value(key), value(data));
+        // SAFETY: the transaction is open; libmdbx copies both.
+        check(unsafe {
+            ffi::mdbx_put(
+                self.raw.as_ptr(),
+                self.environment.table,
+                &key,
+                &mut data,
+                ffi::MDBX_UPSERT,
+            )
+        })
+    }
+
+    #[inline]
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let key = value(key);
+        // SAFETY: the transaction is open; without data the entry goes whatever its value.
+        let code =
+            unsafe { ffi::mdbx_del(self.raw.as_ptr(), self.environment.table, &key, ptr::null()) };
+        if code == ffi::MDBX_NOTFOUND {
+            return Ok(());
+        }
+        check(code)
+    }
+
+    #[inline]
+    pub fn commit(mut self) -> Result<()> {
+        self.is_open = false;
+        // SAFETY: the transaction is open, and gone afterwards whatever the outcome.
+        let code = unsafe { ffi::mdbx_txn_commit_ex(self.raw.as_ptr(), ptr::null_mut()) };
+        // There was nothing to commit.
+        if code == ffi::MDBX_RESULT_TRUE {
+            bail!("libmdbx had to abort the transaction");
+        }
+        check(code)
+    }
+}
+
+impl Drop for WriteTransaction<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            // SAFETY: the transaction is open and is not used again.
+            unsafe { ffi::mdbx_txn_abort_ex(self.raw.as_ptr(), ptr::null_mut()) };
+        }
+    }
+}
+
+/// A reader that is either active or reset. It must not outlive its environment, which holds for the one pool that they live in.
+pub struct ReadTransaction {
+    raw: NonNull<ffi::MDBX_txn>,
+    table: ffi::MDBX_dbi,
+}
+
+// SAFETY: invariant (4).
+unsafe impl Send for ReadTransaction {}
+
+impl ReadTransaction {
+    /// Gives its snapshot up and keeps its slot.
+    #[inline]
+    pub fn reset(&mut self) -> Result<()> {
+        // SAFETY: the transaction exists; nothing that was read is borrowed, by `&mut`.
+        check(unsafe { ffi::mdbx_txn_reset(self.raw.as_ptr()) })
+    }
+
+    /// Takes the newest snapshot, after a reset.
+    #[inline]
+    pub fn renew(&mut self) -> Result<()> {
+        // SAFETY: as above.
+        check(unsafe { ffi::mdbx_txn_renew(self.raw.as_ptr()) })
+    }
+
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
+        // SAFETY: the pages of a snapshot do not change until it is reset, which needs `&mut`.
+        unsafe { get(self.raw, self.table, key) }
+    }
+
+    pub fn cursor(&self) -> Result<Entries<'_>> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the transaction is active; libmdbx writes one pointer.
+        check(unsafe { ffi::mdbx_cursor_open(self.raw.as_ptr(), self.table, &mut raw) })?;
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Entries {
+                raw,
+                entry: None,
+                transaction: PhantomData,
+            }),
+            None => bail!("libmdbx opened no cursor"),
+        }
+    }
+
+    pub fn stat(&self) -> Result<ffi::MDBX_stat> {
+        // SAFETY: the structure is integers, and its size is given.
+        let mut stat: ffi::MDBX_stat = unsafe { std::mem::zeroed() };
+        // SAFETY: as above; the transaction is active.
+        check(unsafe {
+            ffi::mdbx_dbi_stat(
+                self.raw.as_ptr(),
+                self.table,
+                &mut stat,
+                size_of::<ffi::MDBX_stat>(),
+            )
+        })?;
+        Ok(stat)
+    }
+}
+
+impl Drop for ReadTransaction {
+    fn drop(&mut self) {
+        // SAFETY: the transaction exists and is not used again.
+        unsafe { ffi::mdbx_txn_abort_ex(self.raw.as_ptr(), ptr::null_mut()) };
+    }
+}
+
+/// # Safety
+/// The transaction is active, and what was read stays for `'a`.
+#[inline]
+unsafe fn get<'a>(
+    transaction: NonNull<ffi::MDBX_txn>,
+    table: ffi::MDBX_dbi,
+    key: &[u8],
+) -> Result<Option<&'a [u8]>> {
+    let (key, mut data) = (value(key), NOTHING);
+    // SAFETY: the caller's promise; libmdbx writes where the value is.
+    let code = unsafe { ffi::mdbx_get(transaction.as_ptr(), table, &key, &mut data) };
+    if code == ffi::MDBX_NOTFOUND {
+        return Ok(None);
+    }
+    check(code)?;
+    // SAFETY: the caller's promise.
+    Ok(Some(unsafe { bytes(&data) }))
+}
+
+/// A cursor over the entries of a reader's snapshot.
+pub struct Entries<'t> {
+    raw: NonNull<ffi::MDBX_cursor>,
+    entry: Option<(&'t [u8], &'t [u8])>,
+    transaction: PhantomData<&'t ReadTransaction>,
+}
+
+impl<'t> Entries<'t> {
+    #[inline]
+    pub fn entry(&self) -> Option<(&'t [u8], &'t [u8])> {
+        self.entry
+    }
+
+    #[inline]
+    pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.step(value(key), ffi::MDBX_SET_RANGE)
+    }
+
+    pub fn first(&mut self) -> Result<bool> {
+        self.step(NOTHING, ffi::MDBX_FIRST)
+    }
+
+    pub fn last(&mut self) -> Result<bool> {
+        self.step(NOTHING, ffi::MDBX_LAST)
+    }
+
+    #[inline]
+    pub fn next(&mut self) -> Result<bool> {
+        // A cursor that is nowhere would start over.
+        if self.entry.is_none() {
+            return Ok(false);
+        }
+        self.step(NOTHING, ffi::MDBX_NEXT)
+    }
+
+    #[inline]
+    pub fn previous(&mut self) -> Result<bool> {
+        if self.entry.is_none() {
+            return Ok(false);
+        }
+        self.step(NOTHING, ffi::MDBX_PREV)
+    }
+
+    #[inline]
+    fn step(&mut self, mut key: ffi::MDBX_val, operation: ffi::MDBX_cursor_op) -> Result<bool> {
+        let mut data = NOTHING;
+        // SAFETY: cursor and transaction are open; libmdbx writes where key and value are.
+        let code =
+            unsafe { ffi::mdbx_cursor_get(self.raw.as_ptr(), &mut key, &mut data, operation) };
+        self.entry = None;
+        if code == ffi::MDBX_NOTFOUND {
+            return Ok(false);
+        }
+        check(code)?;
+        // SAFETY: the pages of the snapshot do not change while the transaction is borrowed.
+        self.entry = Some(unsafe { (bytes(&key), bytes(&data)) });
+        Ok(true)
+    }
+}
+
+impl Drop for Entries<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the cursor is open and is not used again.
+        unsafe { ffi::mdbx_cursor_close(self.raw.as_ptr()) };
+    }
+}
