@@ -93,6 +93,11 @@ pub enum Command {
         /// Path of the database
         database: PathBuf,
     },
+    /// Make the data file as small as its content allows
+    Compact {
+        /// Path of the database
+        database: PathBuf,
+    },
     /// Merge everything, write a checkpoint and make it durable
     Checkpoint {
         /// Path of the database

@@ -32,6 +32,7 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
             reverse,
         } => scan(target, prefix, *limit, *reverse, json, out),
         Command::Keyspaces { database } => keyspaces(database, json, out),
+        Command::Compact { database } => compact(database, json, out),
         Command::Checkpoint { database } => checkpoint(database, json, out),
     }
 }
@@ -289,6 +290,23 @@ fn keyspaces(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
         for name in &names {
             writeln!(out, "{}", text::escaped(name.as_bytes()))?;
         }
+    }
+    Ok(FOUND)
+}
+
+fn compact(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
+    let database = open_existing(path)?;
+    let before = database.stats()?.file_bytes;
+    database.compact()?;
+    let after = database.stats()?.file_bytes;
+    database.close()?;
+    if json {
+        print_json(
+            out,
+            &json!({ "file_bytes_before": before, "file_bytes_after": after }),
+        )?;
+    } else {
+        writeln!(out, "{before} bytes before, {after} after")?;
     }
     Ok(FOUND)
 }

@@ -162,6 +162,7 @@ fn checkpoint_and_verify_pass_on_a_good_database() {
     let fixture = Fixture::new();
     let db = fixture.db();
     assert_eq!(psitri(&["checkpoint", &db]).code, 0);
+    assert_eq!(psitri(&["compact", &db]).code, 0);
     let verified = psitri(&["verify", &db]);
     assert_eq!(verified.code, 0, "{}{}", verified.out, verified.err);
     assert_eq!(psitri(&["get", &db, "banana"]).out, "yellow\n");

@@ -18,6 +18,7 @@ use crate::{
     buffer::{BufferCursor, Found, KeyspaceBuffer},
     layers::CSN_NEWEST,
     node::ValuePointer,
+    pager::Pager,
     tree::{Change, ChangeStream, KeyRange},
 };
 
@@ -277,6 +278,47 @@ impl ChangeStream for FoldedChanges<'_, '_> {
         passed.settle();
         self.passed += 1;
         self.choose();
+        Ok(())
+    }
+}
+
+/// A piece of a stream: as much of it as a merge writes about so many bytes for. The rest stays in the stream.
+pub(crate) struct Slice<'s, 'p, S> {
+    changes: &'s mut S,
+    pager: &'p Pager,
+    written_end: u64,
+    is_over: bool,
+}
+
+impl<'s, 'p, S: ChangeStream> Slice<'s, 'p, S> {
+    pub fn new(changes: &'s mut S, pager: &'p Pager, bytes: u64) -> Slice<'s, 'p, S> {
+        Slice {
+            changes,
+            pager,
+            written_end: pager.written_total() + bytes,
+            is_over: false,
+        }
+    }
+}
+
+impl<S: ChangeStream> ChangeStream for Slice<'_, '_, S> {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        if self.is_over {
+            return None;
+        }
+        self.changes.key()
+    }
+
+    #[inline]
+    fn change(&self) -> Change<'_> {
+        self.changes.change()
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        self.changes.advance()?;
+        self.is_over = self.pager.written_total() >= self.written_end;
         Ok(())
     }
 }

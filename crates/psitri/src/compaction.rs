@@ -14,9 +14,8 @@ use crate::{
     tree::Rewrite,
 };
 
-/// Leaves that fill less of their page are packed anew.
-const LEAF_UNITS_MIN: u32 = UNITS_PER_PAGE as u32 / 8 * 7;
-/// Leaves are packed anew if pages in use are this share (one in so many) more than what they hold would fill.
+/// All leaves are packed anew if pages in use are this share (one in so many) more than what they hold would fill. Only some of them would
+/// leave a part of a leaf at the end of each run.
 const WASTE_SHARE: u64 = 32;
 /// The end of the file moves if that cuts off at least one page in so many.
 const GAIN_SHARE: u64 = 64;
@@ -26,7 +25,8 @@ const ROUNDS_MAX: usize = 4;
 impl Database {
     /// Makes the data file as small as its content allows. Takes as long as copying the file, and needs no space beyond it.
     ///
-    /// Readers go on; a keyspace takes no writes while it is its turn. Space that snapshots hold stays taken: compact again when they
+    /// Readers go on. A keyspace takes no writes while it is its turn, and its turn waits for the transaction that is open on it: do not call
+    /// this in the thread of an open transaction. Space that snapshots hold stays taken: compact again when they
     /// are gone.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Database {
         if used * UNITS_PER_PAGE as u64 > live_units + live_units / WASTE_SHARE {
             self.rewrite_all(Rewrite {
                 page_min: u64::MAX,
-                leaf_units_min: LEAF_UNITS_MIN,
+                leaf_units_min: u32::MAX,
             })?;
             engine.checkpoint_fully()?;
         }

@@ -223,6 +223,7 @@ impl Database {
             core: Arc::clone(&core),
             root: Root::default(),
             generation_merged: active - 1,
+            generation_merging: 0,
             csn_merged: 0,
             dirty: true,
         };

@@ -58,6 +58,8 @@ pub(crate) struct RootUpdate {
     /// merge passes over an empty buffer.
     pub root: Option<Root>,
     pub generation_merged: u64,
+    /// Greater than `generation_merged` while the root has a part of some generations.
+    pub generation_merging: u64,
     pub csn_merged: u64,
 }
 
@@ -460,6 +462,7 @@ pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate
             continue;
         };
         keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
+        keyspace.generation_merging = keyspace.generation_merging.max(update.generation_merging);
         if let Some(root) = update.root {
             keyspace.root = root;
             keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);

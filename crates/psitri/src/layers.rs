@@ -37,6 +37,13 @@ impl<'a> View<'a> {
         let generations = match mode {
             ReadMode::Latest => &state.generations[..],
             ReadMode::Buffered => &state.generations[1..],
+            // While the tree has a part of some generations, it makes sense together with them only.
+            ReadMode::Trie if keyspace.generation_merging > keyspace.generation_merged => {
+                let merging =
+                    |generation: &Arc<Generation>| generation.id <= keyspace.generation_merging;
+                let first = state.generations.iter().position(merging);
+                &state.generations[first.unwrap_or(state.generations.len())..]
+            }
             ReadMode::Trie => &[],
         };
         View {

@@ -8,7 +8,10 @@
 //! (1) Generations are merged oldest first, in each keyspace; several that wait are folded into one merge.
 //! (2) A keyspace's buffer is merged only when no open transaction can write to it, and when all its commits are visible.
 //! (3) A merge that fails publishes nothing, gives its pages back and is tried again.
-//! (4) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
+//! (4) A long merge is published slice by slice, so that the space of what it replaced can be used again while it goes on. The buffers
+//!     stay until the last slice and hide what of theirs the tree has already; recovery puts them back in front of it. Only streams that
+//!     may be applied twice are sliced: without range deletes and without values that the tree takes over.
+//! (5) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
 //!     merge of an empty buffer does not touch the root.
 
 use std::time::{Duration, Instant};
@@ -16,15 +19,20 @@ use std::time::{Duration, Instant};
 use crate::{
     Result,
     buffer::KeyspaceBuffer,
-    changes::{FoldedChanges, OwnChanges, flatten},
+    changes::{FoldedChanges, OwnChanges, Slice, flatten},
     engine::{Engine, RootUpdate, drop_finished, is_finished},
     error::Error,
+    layers::CSN_NEWEST,
     pager::{Changes, Sink, value_extent},
     state::{Generation, State},
     sync::{Arc, Ordering},
-    tree::{self, Root},
+    tree::{self, ChangeStream, KeyRange, Root},
 };
 
+/// A merge writes this share of the buffer's size between two publications (4): 32 MiB with the default size.
+const SLICE_SHARE: u64 = 2;
+/// A merge is long if it takes more entries than there are pieces of this size in a buffer: 8,192 with the default size.
+const LONG_ENTRY_BYTES: u64 = 8 << 10;
 /// How often the thread looks for an idle buffer.
 const TICK: Duration = Duration::from_millis(50);
 /// The same while states that nobody may need any more are not freed yet.
@@ -235,26 +243,68 @@ fn is_held_back(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
     open != 0 && open <= generation
 }
 
-fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
-    let slots = &fold.slots;
-    let state = engine.states.current();
-    for generation in &fold.generations {
-        for &slot in slots {
-            if let Some(buffer) = generation.buffer(slot) {
-                make_visible(engine, buffer.stats().csn_last)?;
-            }
+/// One keyspace of a merge. Nobody else changes its root meanwhile (5), so no state need be pinned, and old pages go free.
+struct Task<'f> {
+    slot: u32,
+    id: u32,
+    root: Root,
+    /// Newest first; the keyspace may be done with some generations, and may have nothing in others.
+    buffers: Vec<(u64, &'f KeyspaceBuffer)>,
+    csn_merged: u64,
+}
+
+impl<'f> Task<'f> {
+    fn new(state: &State, generations: &'f [Arc<Generation>], slot: u32) -> Option<Task<'f>> {
+        let keyspace = state.keyspaces[slot as usize].as_ref()?;
+        let buffers: Vec<(u64, &KeyspaceBuffer)> = generations
+            .iter()
+            .rev()
+            .filter(|generation| generation.id > keyspace.generation_merged)
+            .filter_map(|generation| Some((generation.id, &**generation.buffer(slot)?)))
+            .collect();
+        let csn_merged = buffers.iter().map(|(_, buffer)| buffer.stats().csn_last);
+        Some(Task {
+            slot,
+            id: keyspace.core.id,
+            root: keyspace.root,
+            csn_merged: csn_merged.max()?,
+            buffers,
+        })
+    }
+
+    fn update(&self, root: Option<Root>, is_whole: bool) -> RootUpdate {
+        let newest = self.buffers.first().map_or(0, |&(id, _)| id);
+        RootUpdate {
+            slot: self.slot,
+            id: self.id,
+            root,
+            generation_merged: if is_whole { newest } else { 0 },
+            generation_merging: newest,
+            csn_merged: if is_whole { self.csn_merged } else { 0 },
         }
     }
-    let threads = engine.options.merge_threads.min(slots.len()).max(1);
-    let share = slots.len().div_ceil(threads);
+}
+
+fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
+    let mut tasks: Vec<Task<'_>> = {
+        let state = engine.states.current();
+        fold.slots
+            .iter()
+            .filter_map(|&slot| Task::new(&state, &fold.generations, slot))
+            .collect()
+    };
+    for task in &tasks {
+        make_visible(engine, task.csn_merged)?;
+    }
+    let threads = engine.options.merge_threads.min(tasks.len()).max(1);
+    let share = tasks.len().div_ceil(threads);
     let parts: Vec<Result<MergedPart>> = if threads == 1 {
-        vec![merge_slots(engine, &state, &fold.generations, slots)]
+        vec![merge_tasks(engine, fold, &mut tasks)]
     } else {
         std::thread::scope(|scope| {
-            let merge = |slots| merge_slots(engine, &state, &fold.generations, slots);
-            let workers: Vec<_> = slots
-                .chunks(share)
-                .map(|slots| scope.spawn(move || merge(slots)))
+            let workers: Vec<_> = tasks
+                .chunks_mut(share)
+                .map(|tasks| scope.spawn(move || merge_tasks(engine, fold, tasks)))
                 .collect();
             workers
                 .into_iter()
@@ -279,7 +329,6 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
         engine.pager.discard(&merged.changes.births);
         return Err(error);
     }
-    drop(state);
     publish(engine, fold, merged);
     Ok(())
 }
@@ -292,62 +341,108 @@ struct MergedPart {
     entries: u64,
 }
 
-fn merge_slots(
-    engine: &Engine,
-    state: &State,
-    generations: &[Arc<Generation>],
-    slots: &[u32],
-) -> Result<MergedPart> {
-    let mut sink = Sink::new(&engine.pager, state.tree_version + 1);
+fn merge_tasks(engine: &Engine, fold: &Fold, tasks: &mut [Task<'_>]) -> Result<MergedPart> {
     let mut merged = MergedPart::default();
-    for &slot in slots {
-        let Some(keyspace) = &state.keyspaces[slot as usize] else {
-            continue;
-        };
-        // Newest first; the keyspace may be done with some, and may have nothing in others.
-        let buffers: Vec<(u64, &KeyspaceBuffer)> = generations
-            .iter()
-            .rev()
-            .filter(|generation| generation.id > keyspace.generation_merged)
-            .filter_map(|generation| Some((generation.id, &**generation.buffer(slot)?)))
-            .collect();
-        let Some(&(generation_merged, _)) = buffers.first() else {
-            continue;
-        };
-        let csn_merged = buffers.iter().map(|(_, buffer)| buffer.stats().csn_last);
-        let csn_merged = csn_merged.max().unwrap_or(0);
-        let filled: Vec<&KeyspaceBuffer> = buffers
+    let result = merge_each(engine, fold, tasks, &mut merged);
+    if result.is_err() {
+        engine.pager.discard(&merged.changes.births);
+    }
+    result.map(|()| merged)
+}
+
+fn merge_each(
+    engine: &Engine,
+    fold: &Fold,
+    tasks: &mut [Task<'_>],
+    merged: &mut MergedPart,
+) -> Result<()> {
+    let mut sink = new_sink(engine);
+    for task in tasks {
+        let filled: Vec<&KeyspaceBuffer> = task
+            .buffers
             .iter()
             .map(|&(_, buffer)| buffer)
             .filter(|buffer| !buffer.is_empty())
             .collect();
+        let entries: u64 = filled.iter().map(|buffer| buffer.stats().entries).sum();
+        let is_long = entries > engine.options.buffer_bytes as u64 / LONG_ENTRY_BYTES;
+        if is_long {
+            // What is published slice by slice must not take with it what belongs to other keyspaces.
+            let before = std::mem::replace(&mut sink, new_sink(engine));
+            merged.changes.append(before.finish()?);
+        }
+        let is_long = is_long && may_be_applied_twice(fold, task, &filled);
         let adopted = &mut merged.adopted;
         let root = match filled.as_slice() {
-            // (4)
+            // (5)
             [] => None,
             &[buffer] => {
-                let changes = OwnChanges::committed(buffer.cursor(), adopted);
-                let (root, entries) = merge_buffer(&mut sink, keyspace.root, buffer, changes)?;
-                merged.entries += entries;
+                let ranges = flatten(buffer, CSN_NEWEST);
+                let mut changes = OwnChanges::committed(buffer.cursor(), adopted);
+                let root = merge_stream(engine, task, is_long, &mut sink, &ranges, &mut changes)?;
+                merged.entries += changes.passed();
                 Some(root)
             }
             several => {
                 let (mut changes, ranges) = FoldedChanges::new(several, adopted);
-                let root = tree::merge(&mut sink, keyspace.root, &ranges, &mut changes)?;
+                let root = merge_stream(engine, task, is_long, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
             }
         };
-        merged.updates.push(RootUpdate {
-            slot,
-            id: keyspace.core.id,
-            root,
-            generation_merged,
-            csn_merged,
-        });
+        merged.updates.push(task.update(root, true));
     }
-    merged.changes = sink.finish()?;
-    Ok(merged)
+    merged.changes.append(sink.finish()?);
+    Ok(())
+}
+
+/// (4)
+fn may_be_applied_twice(fold: &Fold, task: &Task<'_>, buffers: &[&KeyspaceBuffer]) -> bool {
+    !buffers.iter().any(|buffer| buffer.has_range_tombstones())
+        && fold.generations.iter().all(|generation| {
+            let values = generation.large_values.lock();
+            values.iter().all(|(slot, _)| *slot != task.slot)
+        })
+}
+
+fn new_sink(engine: &Engine) -> Sink<'_> {
+    Sink::new(&engine.pager, engine.states.current().tree_version + 1)
+}
+
+/// Merges all of `changes`. Of a long merge all slices but the last are published (4); that one is left in the sink, which holds nothing
+/// else then.
+fn merge_stream<'e, S: ChangeStream>(
+    engine: &'e Engine,
+    task: &mut Task<'_>,
+    is_long: bool,
+    sink: &mut Sink<'e>,
+    ranges: &[KeyRange],
+    changes: &mut S,
+) -> Result<Root> {
+    if !is_long {
+        return tree::merge(sink, task.root, ranges, changes);
+    }
+    loop {
+        let slice_bytes = engine.options.buffer_bytes as u64 / SLICE_SHARE;
+        let mut slice = Slice::new(changes, &engine.pager, slice_bytes);
+        let root = tree::merge(sink, task.root, &[], &mut slice)?;
+        if changes.key().is_none() {
+            return Ok(root);
+        }
+        let written = std::mem::replace(sink, new_sink(engine)).finish()?;
+        let mut tree = engine.tree.lock();
+        debug_assert!(
+            engine
+                .states
+                .current()
+                .keyspace(task.slot, task.id)
+                .is_some(),
+            "drop waits for the merge"
+        );
+        engine.publish_roots(&mut tree, &[task.update(Some(root), false)], &written);
+        engine.reclaim(&mut tree);
+        task.root = root;
+    }
 }
 
 fn publish(engine: &Engine, fold: &Fold, merged: MergedPart) {

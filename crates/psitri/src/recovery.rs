@@ -332,6 +332,7 @@ impl Recovery {
             core: Arc::new(KeyspaceCore::new(id, slot as u32, self.database, name)),
             root,
             generation_merged: self.generations[0].id - 1,
+            generation_merging: 0,
             csn_merged,
             dirty: csn_merged == 0,
         });

@@ -35,6 +35,9 @@ pub(crate) struct KeyspaceState {
     pub root: Root,
     /// Generations up to this one are in the tree, or never concerned this keyspace.
     pub generation_merged: u64,
+    /// Generations up to this one are being merged, and the tree has a part of their entries. None if not greater than
+    /// `generation_merged`.
+    pub generation_merging: u64,
     /// Commits up to this one are in the tree.
     pub csn_merged: u64,
     /// Differs from what the last checkpoint stored.

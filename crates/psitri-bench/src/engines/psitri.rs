@@ -213,10 +213,9 @@ impl<const DIRECT: bool> Engine for Native<DIRECT> {
         })
     }
 
-    /// A checkpoint writes the pages out, and free space at the end of the file goes back to the file system with it.
     fn compact(&mut self) -> Result<bool> {
-        self.database.checkpoint()?;
-        Ok(false)
+        self.database.compact()?;
+        Ok(true)
     }
 
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {

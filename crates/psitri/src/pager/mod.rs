@@ -92,6 +92,8 @@ pub(crate) struct Pager {
     space: Mutex<Space>,
     /// Bytes of pages written since the last checkpoint.
     written_bytes: AtomicU64,
+    /// Since the database was opened.
+    written_total: AtomicU64,
     pinned_cache_bytes: u64,
 }
 
@@ -146,6 +148,7 @@ impl Pager {
                 pieces: Vec::new(),
             }),
             written_bytes: AtomicU64::new(0),
+            written_total: AtomicU64::new(0),
             pinned_cache_bytes,
         };
         pager.lock_cache()?;
@@ -409,6 +412,12 @@ impl Pager {
     pub fn is_reclaim_due(&self) -> bool {
         let space = self.space.lock();
         space.pending.len() >= space.reclaim_at
+    }
+
+    /// Bytes of nodes and values written since the database was opened.
+    #[inline]
+    pub fn written_total(&self) -> u64 {
+        self.written_total.load(Ordering::Relaxed)
     }
 
     pub fn written_bytes(&self) -> u64 {

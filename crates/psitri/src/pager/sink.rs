@@ -1,6 +1,6 @@
 //! Where a tree writer puts its new nodes and values: whole pages of free space, in the order they are placed.
 //!
-//! A node takes a multiple of 64 bytes. Nodes share a page while they fit, in order; a packed leaf fills one alone.
+//! A node takes a multiple of 64 bytes. Nodes share pages while they fit; a packed leaf fills one alone.
 //! Values longer than a page, and nodes that are, take runs of pages.
 //!
 //! # Invariants
@@ -26,6 +26,9 @@ pub(crate) struct Sink<'p> {
     page_count: usize,
     /// Units used in each page of the extent, up to the page being filled.
     used: Vec<u32>,
+    /// A page of the extent, not the newest, that small nodes and values still go to: leaves fill most of a page, and what is much smaller
+    /// would otherwise waste the page it begins.
+    roomy: Option<usize>,
     buffer: Vec<u8>,
     births: Vec<Extent>,
     adopted: Vec<Extent>,
@@ -85,6 +88,7 @@ impl<'p> Sink<'p> {
             first_page: 0,
             page_count: 0,
             used: Vec::new(),
+            roomy: None,
             buffer: Vec::new(),
             births: Vec::new(),
             adopted: Vec::new(),
@@ -160,19 +164,32 @@ impl<'p> Sink<'p> {
         self.deaths.push(value_extent(pointer));
     }
 
-    /// Finds room for a node of `units` in the page being filled or in a new one: page, offset in units, place in the buffer.
+    /// Finds room for a node of `units` in one of the two pages being filled or in a new one: page, offset in units, place in the buffer.
     fn room(&mut self, units: usize) -> Result<(u64, u32, usize)> {
-        let open = self.used.last().copied();
-        let fits = open.is_some_and(|used| used as usize + units <= UNITS_PER_PAGE);
-        if !fits {
-            if self.used.len() == self.page_count {
-                self.flush()?;
-                (self.first_page, self.page_count) = self.pager.reserve_extent()?;
-                self.buffer.resize(self.page_count * PAGE_BYTES, 0);
+        let left = |used: &[u32], index: usize| UNITS_PER_PAGE - used[index] as usize;
+        let newest = self.used.len().checked_sub(1);
+        let open = [newest, self.roomy]
+            .into_iter()
+            .flatten()
+            .find(|&index| units <= left(&self.used, index));
+        let index = match open {
+            Some(index) => index,
+            None => {
+                if self.used.len() == self.page_count {
+                    self.flush()?;
+                    (self.first_page, self.page_count) = self.pager.reserve_extent()?;
+                    self.buffer.resize(self.page_count * PAGE_BYTES, 0);
+                } else if let Some(newest) = newest
+                    && self
+                        .roomy
+                        .is_none_or(|roomy| left(&self.used, newest) > left(&self.used, roomy))
+                {
+                    self.roomy = Some(newest);
+                }
+                self.used.push(0);
+                self.used.len() - 1
             }
-            self.used.push(0);
-        }
-        let index = self.used.len() - 1;
+        };
         let offset = self.used[index];
         self.used[index] += units as u32;
         let start = index * PAGE_BYTES + offset as usize * UNIT_BYTES;
@@ -209,6 +226,9 @@ impl<'p> Sink<'p> {
     /// Nodes that this process wrote need no check.
     fn note_written(&self, page: u64, pages: u64) {
         self.pager
+            .written_total
+            .fetch_add(pages * PAGE_BYTES as u64, Ordering::Relaxed);
+        self.pager
             .written_bytes
             .fetch_add(pages * PAGE_BYTES as u64, Ordering::Relaxed);
         for page in page..page + pages {
@@ -221,6 +241,7 @@ impl<'p> Sink<'p> {
     /// Writes the pages of the extent and settles what each of them holds.
     fn flush(&mut self) -> Result<()> {
         let used = std::mem::take(&mut self.used);
+        self.roomy = None;
         let page_count = std::mem::take(&mut self.page_count);
         {
             let mut space = self.pager.space.lock();

@@ -289,7 +289,11 @@ impl<'a> Client<'a> {
     }
 
     fn checkpoint(&mut self) -> Step {
-        let result = self.db.checkpoint();
+        let result = if self.long.is_none() && self.random.below(3) == 0 {
+            self.db.compact()
+        } else {
+            self.db.checkpoint()
+        };
         self.check(result)?;
         if !self.storage.is_crashed() {
             self.oracle.flushed("checkpoint");
