@@ -4,6 +4,7 @@
 //! `db-bench`, SQL engines under SQL. Every engine of the program is in at least one case.
 use super::results::{Case, Page};
 use crate::registry::Entry;
+use crate::report::grouped;
 use crate::tides;
 use clap::ValueEnum;
 
@@ -151,7 +152,7 @@ pub fn of(profile: Profile, entries: &[Entry], sql_engines: &[String]) -> Vec<Ca
 
 fn bank(profile: Profile, cases: &mut Cases<'_>) {
     let accounts = profile.pick([20_000, 100_000, 1_000_000]);
-    let attempts = profile.pick([30_000, 200_000, 10_000_000]);
+    let attempts = profile.pick([30_000, 100_000, 10_000_000]);
     for (batch, words) in [
         (1, "one transfer a commit"),
         (100, "100 transfers a commit"),
@@ -159,7 +160,7 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
         cases.add(
             Page::Bank,
             &format!("bank-batch-{batch}"),
-            &format!("Bank: {accounts} accounts, {words}"),
+            &format!("Bank: {} accounts, {words}", grouped(accounts)),
             TRANSACTIONAL,
             &format!(
                 "bank --num-accounts {accounts} --num-transactions {attempts} --batch-size {batch}"
@@ -167,7 +168,7 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
         );
     }
     if profile != Profile::Quick {
-        let attempts = profile.pick([0, 200_000, 10_000_000]);
+        let attempts = profile.pick([0, 100_000, 10_000_000]);
         cases.add(
             Page::Bank,
             "bank-large",
@@ -176,7 +177,7 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
             &format!("bank --num-accounts 1000000 --num-transactions {attempts} --batch-size 100"),
         );
     }
-    let attempts = profile.pick([20_000, 100_000, 2_000_000]);
+    let attempts = profile.pick([20_000, 50_000, 2_000_000]);
     cases.add(
         Page::Bank,
         "bank-sweep",
@@ -188,7 +189,7 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
 
 fn upsert(profile: Profile, cases: &mut Cases<'_>) {
     let rounds = profile.pick([2, 5, 200]);
-    let items = profile.pick([50_000, 400_000, 1_000_000]);
+    let items = profile.pick([50_000, 200_000, 1_000_000]);
     cases.add(
         Page::Upsert,
         "upsert",
@@ -217,7 +218,7 @@ fn upsert(profile: Profile, cases: &mut Cases<'_>) {
 }
 
 fn emdb(profile: Profile, cases: &mut Cases<'_>) {
-    let records = profile.pick([20_000, 500_000, 5_000_000]);
+    let records = profile.pick([20_000, 300_000, 5_000_000]);
     let page = Page::Emdb;
     cases.add(
         page,
@@ -303,14 +304,14 @@ fn sql(profile: Profile, cases: &mut Cases<'_>, sql_engines: &[String]) {
         "tatp",
         "TATP: telecom transactions",
         &tatp,
-        &format!("tatp --subscribers {subscribers} --seconds {seconds}"),
+        &format!("tatp --subscribers {subscribers} --duration {seconds}"),
     );
 }
 
 fn tides(profile: Profile, cases: &mut Cases<'_>) {
     let scale = match profile {
         Profile::Quick => 0.002,
-        Profile::Standard => 0.03,
+        Profile::Standard => 0.02,
         Profile::Full => 1.0,
     };
     for (name, arguments) in tides::cases(scale) {
@@ -319,13 +320,13 @@ fn tides(profile: Profile, cases: &mut Cases<'_>) {
             &format!("tides-{}", name.replace('_', "-")),
             &name,
             TIDES,
-            &arguments.join(" "),
+            &format!("tides {}", arguments.join(" ")),
         );
     }
 }
 
 fn db_bench(profile: Profile, cases: &mut Cases<'_>) {
-    let num = profile.pick([20_000, 300_000, 10_000_000]);
+    let num = profile.pick([20_000, 200_000, 10_000_000]);
     cases.add(
         Page::DbBench,
         "db-bench",

@@ -30,8 +30,9 @@ const MARK_OFFSET: u64 = 512;
 const MARK_BYTES: usize = 16;
 const MARK_SLOTS: u64 = 2;
 const FILE_NAME_PREFIX: &str = "log-";
-/// How much is written at once when a file is filled with zeros.
-const ZERO_CHUNK_BYTES: u64 = 1024 * 1024;
+/// How much is written at once when a file is filled with zeros: a page. Systems that keep a file in memory in the pieces in which it was
+/// written flush a whole piece for every mapped store to it; pieces of 1 MiB made a durable commit take 450 microseconds, pages 130.
+const ZERO_CHUNK_BYTES: u64 = 4096;
 
 // magic u64, version u32, checksum u32, sequence u64, start u64, nonce u64, durable u64, file bytes u64, zero u64
 const _: () = assert!(HEADER_BYTES == 8 + 4 + 4 + 6 * 8);
