@@ -393,7 +393,7 @@ impl Snapshot for SqliteSnapshot<'_> {
     fn cursor(&mut self) -> Result<SqliteCursor<'_>> {
         Ok(SqliteCursor {
             connected: self.connected()?,
-            way: Way::FromFirst,
+            way: Way::First,
             on_entry: false,
         })
     }
@@ -417,18 +417,18 @@ pub struct SqliteCursor<'c> {
 
 #[derive(Clone, Copy)]
 enum Way {
-    FromKey,
-    FromFirst,
-    FromLast,
+    Key,
+    First,
+    Last,
 }
 
 impl SqliteCursor<'_> {
     #[inline]
     fn rows(&mut self) -> &mut Statement {
         match self.way {
-            Way::FromKey => &mut self.connected.statements.from_key,
-            Way::FromFirst => &mut self.connected.statements.from_first,
-            Way::FromLast => &mut self.connected.statements.from_last,
+            Way::Key => &mut self.connected.statements.from_key,
+            Way::First => &mut self.connected.statements.from_first,
+            Way::Last => &mut self.connected.statements.from_last,
         }
     }
 
@@ -454,15 +454,15 @@ impl SqliteCursor<'_> {
 impl Cursor for SqliteCursor<'_> {
     #[inline]
     fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        self.start(Way::FromKey, Some(key))
+        self.start(Way::Key, Some(key))
     }
 
     fn seek_first(&mut self) -> Result<bool> {
-        self.start(Way::FromFirst, None)
+        self.start(Way::First, None)
     }
 
     fn seek_last(&mut self) -> Result<bool> {
-        self.start(Way::FromLast, None)
+        self.start(Way::Last, None)
     }
 
     #[inline]
@@ -482,9 +482,9 @@ impl Cursor for SqliteCursor<'_> {
     #[inline]
     fn entry(&self) -> Option<(&[u8], &[u8])> {
         let rows = match self.way {
-            Way::FromKey => &self.connected.statements.from_key,
-            Way::FromFirst => &self.connected.statements.from_first,
-            Way::FromLast => &self.connected.statements.from_last,
+            Way::Key => &self.connected.statements.from_key,
+            Way::First => &self.connected.statements.from_first,
+            Way::Last => &self.connected.statements.from_last,
         };
         self.on_entry.then(|| (rows.column(0), rows.column(1)))
     }

@@ -28,7 +28,7 @@ impl Statement {
                 connection.handle(),
                 sql.as_ptr().cast(),
                 sql.len() as c_int,
-                ffi::SQLITE_PREPARE_PERSISTENT as u32,
+                ffi::SQLITE_PREPARE_PERSISTENT,
                 &mut raw,
                 ptr::null_mut(),
             )
