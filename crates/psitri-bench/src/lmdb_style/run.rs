@@ -45,7 +45,9 @@ pub fn run<E: Engine>(config: &LmdbStyle, run: &Run<'_>) -> Result<Report> {
     if config.variant == Variant::Redb && E::CAPABILITIES.ordered {
         bench.retain(&engine)?;
         bench.extract_if(&engine)?;
-        bench.pop(&engine)?;
+        if E::CAPABILITIES.backwards {
+            bench.pop(&engine)?;
+        }
     }
     bench.sizes(&mut engine)?;
     if config.sorted_inserts() > 0 {
@@ -63,6 +65,9 @@ pub fn run<E: Engine>(config: &LmdbStyle, run: &Run<'_>) -> Result<Report> {
         report
             .checks
             .push("N/A: range reads, retain, extract_if, pop: the keys have no order".to_owned());
+    } else if !E::CAPABILITIES.backwards {
+        let line = "N/A: pop: cursors do not go backwards";
+        report.checks.push(line.to_owned());
     }
     report.checks.push(format!(
         "the value of every read, the entries of all range reads, and all of the database after every removal: {} pairs",
