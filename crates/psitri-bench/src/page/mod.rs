@@ -1,7 +1,7 @@
 //! The report of a run of the suite: one page that needs nothing but itself, and the same as Markdown with its charts beside it.
 //!
-//! [`write`] reads a directory of results and writes `index.html`, `report.md` and `charts/`. What can be compared, and which direction is
-//! better, is the table in [`figures`]; who is compared with whom is [`compare`]. Only what was measured is shown: no figure of another
+//! [`write()`] reads a directory of results and writes `index.html`, `report.md` and `charts/`. What can be compared, and which direction is
+//! better, is the table in `figures.rs`; who is compared with whom is in `compare.rs`. Only what was measured is shown: no figure of another
 //! machine, none of a run that failed its checks. What others do better comes first.
 //!
 //! The page has no script, and no style or picture from elsewhere.

@@ -1,4 +1,4 @@
-//! Many cases in one go: [`cases`] says which, [`runner`] runs them, [`results`] is what they leave behind.
+//! Many cases in one go: [`cases`] says which, `runner.rs` runs them, [`results`] is what they leave behind.
 pub mod cases;
 mod machine;
 pub mod results;

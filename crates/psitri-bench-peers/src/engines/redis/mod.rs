@@ -1,4 +1,4 @@
-//! Redis, as the program `redis-server` of the system, which the adapter starts and stops ([`server`]).
+//! Redis, as the program `redis-server` of the system, which the adapter starts and stops (`server.rs`).
 //!
 //! It is no embedded engine: every read is a request and an answer through a socket, which reports mark. The data are in the server's
 //! memory, which is not in the peak that a report states. Keys have no order (a sorted set beside the keys would be
