@@ -2,18 +2,16 @@
 //!
 //! Every layer has a cursor of its own. Going forward all of them stand at or after the position, going backward at or
 //! before it; the position is the least (greatest) of them, and the newest layer that has something to say about its key
-//! decides. Which source is next is decided once for a run of tree entries: as long as no buffer has a key inside the
-//! rest of the leaf, stepping is a plain loop over the leaf.
+//! decides. How that is done, and how it is left out for runs of entries of one source, is in `cursor/join.rs`.
 
-use std::{
-    cmp::Ordering,
-    ops::{Bound, ControlFlow, RangeBounds},
-};
+mod join;
+
+use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 
 use crate::{
     Result,
-    buffer::{BufferCursor, Found, KeyspaceBuffer},
-    layers::{View, read_large, read_stored},
+    buffer::{BufferCursor, KeyspaceBuffer},
+    layers::{View, read_stored},
     sync::Arc,
     tree::TreeCursor,
 };
@@ -61,12 +59,16 @@ pub struct Cursor<'a> {
     tree: TreeCursor<'a>,
     lo: Vec<u8>,
     hi: Option<Vec<u8>>,
+    /// The source that stands on the position's key.
     at: At,
     value: &'a [u8],
     forward: bool,
+    /// Whether a layer deleted ranges: then every entry is decided on its own.
     has_ranges: bool,
-    /// Entries of the tree cursor's leaf below this index come before every layer, within the bounds.
-    run_end: usize,
+    /// With a position in the tree: entries of the leaf that follow one another without an entry of a layer between them.
+    run: Range<usize>,
+    /// The sources that stand on a key, as their keys follow one another.
+    order: Vec<At>,
 }
 
 /// One buffer.
@@ -76,7 +78,8 @@ struct Layer<'a> {
     csn: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A source; of two that have the same key, the lesser one is asked first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum At {
     Nowhere,
     Layer(usize),
@@ -121,7 +124,8 @@ impl<'a> Cursor<'a> {
             value: &[],
             forward: true,
             has_ranges,
-            run_end: 0,
+            run: 0..0,
+            order: Vec::new(),
         }
     }
 
@@ -400,14 +404,6 @@ impl<'a> Cursor<'a> {
         reason = "it can fail, and lends what it finds"
     )]
     pub fn next(&mut self) -> Result<bool> {
-        if self.at == At::Tree && self.forward {
-            let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
-            if index + 1 < self.run_end {
-                self.tree.set_index(index + 1);
-                self.value = read_stored(self.view.pager, leaf.value(index + 1))?;
-                return Ok(true);
-            }
-        }
         self.step(true)
     }
 
@@ -429,6 +425,7 @@ impl<'a> Cursor<'a> {
     /// assert_eq!(cursor.key(), b"a");
     /// # Ok(()) }
     /// ```
+    #[inline]
     pub fn prev(&mut self) -> Result<bool> {
         self.step(false)
     }
@@ -462,10 +459,10 @@ impl<'a> Cursor<'a> {
         let mut key_buffer = Vec::new();
         let mut found = self.seek_first()?;
         while found {
-            if self.at == At::Tree && self.run_end > 0 {
+            if self.at == At::Tree && !self.run.is_empty() {
                 let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
                 let (pager, mut failure) = (self.view.pager, None);
-                let flow = leaf.for_each(index..self.run_end, &mut key_buffer, |key, stored| {
+                let flow = leaf.for_each(index..self.run.end, &mut key_buffer, |key, stored| {
                     match read_stored(pager, stored) {
                         Ok(value) => visit(key, value),
                         Err(error) => {
@@ -480,225 +477,13 @@ impl<'a> Cursor<'a> {
                 if flow.is_break() {
                     return Ok(());
                 }
-                self.tree.set_index(self.run_end - 1);
+                self.tree.set_index(self.run.end - 1);
             } else if visit(self.key(), self.value).is_break() {
                 return Ok(());
             }
             found = self.step(true)?;
         }
         Ok(())
-    }
-
-    fn seek_forward(&mut self, key: &[u8]) -> Result<bool> {
-        self.at = At::Nowhere;
-        self.forward = true;
-        for layer in &mut self.layers {
-            layer.cursor.seek_ge(key);
-        }
-        self.tree.seek_ge(key)?;
-        self.settle_forward()
-    }
-
-    /// To the last entry before `end`.
-    fn seek_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        self.at = At::Nowhere;
-        self.forward = false;
-        for layer in &mut self.layers {
-            match end {
-                Some(end) => layer.cursor.seek_lt(end),
-                None => layer.cursor.last(),
-            };
-        }
-        self.tree.seek_lt(end)?;
-        self.settle_backward()
-    }
-
-    fn step(&mut self, forward: bool) -> Result<bool> {
-        if self.at == At::Nowhere {
-            return Ok(false);
-        }
-        if self.forward != forward {
-            let key = self.key().to_vec();
-            if !forward {
-                return self.seek_backward(Some(&key));
-            }
-            let mut after = key;
-            after.push(0);
-            return self.seek_forward(&after);
-        }
-        self.pass_position()?;
-        if forward {
-            self.settle_forward()
-        } else {
-            self.settle_backward()
-        }
-    }
-
-    /// Moves every source that stands on the position's key past it.
-    fn pass_position(&mut self) -> Result<()> {
-        match self.at {
-            At::Nowhere => Ok(()),
-            At::Tree => {
-                // A layer on the same key would have decided, or said nothing: it is passed below.
-                let key = std::mem::take(self.tree.key_mut());
-                self.pass_layers(&key);
-                *self.tree.key_mut() = key;
-                self.move_tree()
-            }
-            At::Layer(index) => {
-                let key = self.layers[index].cursor.key();
-                let tree_too = self.tree.is_valid() && self.tree.key() == key;
-                self.pass_layers(key);
-                if tree_too { self.move_tree() } else { Ok(()) }
-            }
-        }
-    }
-
-    fn pass_layers(&mut self, key: &[u8]) {
-        for layer in &mut self.layers {
-            if layer.cursor.is_valid() && layer.cursor.key() == key {
-                if self.forward {
-                    layer.cursor.next();
-                } else {
-                    layer.cursor.prev();
-                }
-            }
-        }
-    }
-
-    fn move_tree(&mut self) -> Result<()> {
-        let moved = if self.forward {
-            self.tree.next()
-        } else {
-            self.tree.prev()
-        };
-        if moved.is_err() {
-            self.at = At::Nowhere;
-        }
-        moved.map(drop)
-    }
-
-    /// The source with the least (greatest) key.
-    fn first_source(&self) -> At {
-        let mut best = At::Nowhere;
-        let mut best_key: &[u8] = &[];
-        let wanted = if self.forward {
-            Ordering::Less
-        } else {
-            Ordering::Greater
-        };
-        for (index, layer) in self.layers.iter().enumerate() {
-            if layer.cursor.is_valid()
-                && (best == At::Nowhere || layer.cursor.key().cmp(best_key) == wanted)
-            {
-                (best, best_key) = (At::Layer(index), layer.cursor.key());
-            }
-        }
-        if self.tree.is_valid() && (best == At::Nowhere || self.tree.key().cmp(best_key) == wanted)
-        {
-            best = At::Tree;
-        }
-        best
-    }
-
-    fn settle_forward(&mut self) -> Result<bool> {
-        self.run_end = 0;
-        loop {
-            self.at = self.first_source();
-            if self.at == At::Nowhere || self.hi.as_deref().is_some_and(|hi| self.key() >= hi) {
-                self.at = At::Nowhere;
-                return Ok(false);
-            }
-            if self.decide()? {
-                if self.at == At::Tree && !self.has_ranges {
-                    self.find_run_end();
-                }
-                return Ok(true);
-            }
-            self.pass_position()?;
-        }
-    }
-
-    fn settle_backward(&mut self) -> Result<bool> {
-        self.run_end = 0;
-        loop {
-            self.at = self.first_source();
-            if self.at == At::Nowhere || self.key() < self.lo.as_slice() {
-                self.at = At::Nowhere;
-                return Ok(false);
-            }
-            if self.decide()? {
-                return Ok(true);
-            }
-            self.pass_position()?;
-        }
-    }
-
-    /// How far the leaf can be read before a layer or the upper bound comes in.
-    fn find_run_end(&mut self) {
-        let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
-        let mut end = leaf.len();
-        let layer_key = self
-            .layers
-            .iter()
-            .filter(|l| l.cursor.is_valid())
-            .map(|l| l.cursor.key())
-            .min();
-        if let Some(key) = layer_key {
-            end = end.min(leaf.lower_bound(key));
-        }
-        if let Some(hi) = &self.hi {
-            end = end.min(leaf.lower_bound(hi));
-        }
-        self.run_end = end;
-    }
-
-    /// Whether the key of the position has a value; leaves it in `value`, and its source in `at`.
-    fn decide(&mut self) -> Result<bool> {
-        if self.at == At::Tree {
-            // No layer stands before it: a layer with the same key would have been chosen first.
-            if self.has_ranges && self.is_covered(self.tree.key(), self.layers.len()) {
-                return Ok(false);
-            }
-            self.value = read_stored(self.view.pager, self.tree.value())?;
-            return Ok(true);
-        }
-        let At::Layer(first) = self.at else {
-            return Ok(false);
-        };
-        let key = self.layers[first].cursor.key();
-        for index in first..self.layers.len() {
-            let layer = &self.layers[index];
-            if !layer.cursor.is_valid() || layer.cursor.key() != key {
-                continue;
-            }
-            let found = layer.cursor.resolve(layer.csn);
-            if matches!(found, Found::Absent) {
-                continue;
-            }
-            if self.has_ranges && self.is_covered(key, index) {
-                return Ok(false);
-            }
-            self.value = match found {
-                Found::Value(value) => value,
-                Found::Large(pointer) => read_large(self.view.pager, pointer)?,
-                _ => return Ok(false),
-            };
-            return Ok(true);
-        }
-        let in_tree = self.tree.is_valid() && self.tree.key() == key;
-        if !in_tree || (self.has_ranges && self.is_covered(key, self.layers.len())) {
-            return Ok(false);
-        }
-        self.value = read_stored(self.view.pager, self.tree.value())?;
-        Ok(true)
-    }
-
-    /// Whether one of the newest `count` layers deleted a range over `key`.
-    fn is_covered(&self, key: &[u8], count: usize) -> bool {
-        self.layers[..count]
-            .iter()
-            .any(|l| l.buffer.is_some_and(|buffer| buffer.cover(key, l.csn) > 0))
     }
 }
 

@@ -29,6 +29,8 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Granularity of references.
 pub(super) const UNIT_BYTES: usize = 8;
+/// Bytes of a cache line.
+pub(super) const LINE_BYTES: usize = 64;
 /// Largest address range that 29-bit unit references can name.
 pub const ARENA_BYTES_MAX: usize = 1 << 32;
 /// The first line is never handed out, so that reference 0 can mean "none".

@@ -7,16 +7,19 @@
 //! Any number of cursors on any threads beside the one writer.
 //!
 //! # Invariants
-//! 1. Every frame's node is on the path of the present entry, with growing depth; the frame's position is where the path
-//!    goes on.
+//! 1. Every frame's node is on the path of the entry `walked`, with growing depth; the frame's position is where the path goes on.
+//!    There are no frames if `walked` is 0: the walk left the last (first) entry behind.
 //! 2. A cursor for a snapshot was made after the snapshot. All that the snapshot may see was linked before, so nodes that
 //!    have been replaced since (invariant 4 of `node.rs`) still lead to all of it.
 //! 3. A cursor of the writer's own transaction compares the number of entries with the one it has seen, and finds its
 //!    place again from the root when there are new ones.
+//! 4. `ahead.entries[ahead.next..ahead.count]` are the entries between the present one and `walked`, that one included, in the direction
+//!    `ahead.forward`. There are none exactly if the walk is at the present entry, or at the end.
 //!
 //! # Failure modes
 //! None but memory for the stack.
 
+use super::arena::LINE_BYTES;
 use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
 use super::keyspace::KeyspaceBuffer;
 use super::node::{self, Node, POSITION_LAST, Position};
@@ -24,6 +27,27 @@ use crate::sync::Ordering;
 
 /// Paths of ordinary keys fit without growing the stack.
 const FRAMES_EXPECTED: usize = 16;
+
+/// Most entries to walk ahead: enough to hide a miss each, few enough to stay in the first cache.
+const AHEAD_MAX: usize = 32;
+/// How far in front of its use the newest version of an entry is asked for.
+const VERSION_AHEAD: usize = 6;
+
+/// How many of its lines are asked for; what follows them is a stream that the processor notices.
+const VERSION_LINES_MAX: usize = 4;
+
+/// Entries that the walk passed already.
+#[derive(Debug, Clone)]
+struct Ahead {
+    entries: [u32; AHEAD_MAX],
+    next: usize,
+    count: usize,
+    forward: bool,
+    /// How many entries to walk the next time: a short range pays for no more than twice its length.
+    want: usize,
+    /// Cache lines of a version, going by the last entry before these.
+    version_lines: usize,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Frame {
@@ -38,6 +62,9 @@ pub struct BufferCursor<'b> {
     frames: Vec<Frame>,
     /// Reference of the present entry, 0 if there is none.
     entry: u32,
+    /// Reference of the entry that the frames lead to, 0 if there is none.
+    walked: u32,
+    ahead: Ahead,
     csn_max: u64,
     entries_seen: u64,
 }
@@ -48,6 +75,15 @@ impl<'b> BufferCursor<'b> {
             buffer,
             frames: Vec::with_capacity(FRAMES_EXPECTED),
             entry: 0,
+            walked: 0,
+            ahead: Ahead {
+                entries: [0; AHEAD_MAX],
+                next: 0,
+                count: 0,
+                forward: true,
+                want: 1,
+                version_lines: 1,
+            },
             csn_max,
             entries_seen: 0,
         }
@@ -88,78 +124,138 @@ impl<'b> BufferCursor<'b> {
     /// Goes to the first entry. Like all moves: `false` if there is none, and the cursor stands nowhere then.
     pub fn first(&mut self) -> bool {
         self.restart();
-        let root = self.root();
-        self.descend_first(root)
+        self.descend_first(self.root());
+        self.arrive()
     }
 
     /// Goes to the last entry.
     pub fn last(&mut self) -> bool {
         self.restart();
-        let root = self.root();
-        self.descend_last(root)
+        self.descend_last(self.root());
+        self.arrive()
     }
 
     /// Goes to the first entry with a key of at least `key`.
     pub fn seek_ge(&mut self, key: &[u8]) -> bool {
         match self.descend_to(key) {
-            Landing::Exact => true,
-            Landing::Empty => false,
-            Landing::Gap => self.advance(),
-            Landing::Subtree { reference, above } => {
-                if above {
-                    self.descend_first(reference)
-                } else {
-                    self.advance()
-                }
-            }
+            Landing::Exact | Landing::Empty => {}
+            Landing::Subtree {
+                reference,
+                above: true,
+            } => self.descend_first(reference),
+            Landing::Gap | Landing::Subtree { .. } => self.walk_forward(),
         }
+        self.arrive()
     }
 
     /// Goes to the first entry with a key above `key`.
     pub fn seek_gt(&mut self, key: &[u8]) -> bool {
-        self.seek_ge(key) && (self.key() != key || self.advance())
+        self.seek_ge(key) && (self.key() != key || self.next())
     }
 
     /// Goes to the last entry with a key of at most `key`.
     pub fn seek_le(&mut self, key: &[u8]) -> bool {
         match self.descend_to(key) {
-            Landing::Exact => true,
-            Landing::Empty => false,
-            Landing::Gap => self.retreat(),
-            Landing::Subtree { reference, above } => {
-                if above {
-                    self.retreat()
-                } else {
-                    self.descend_last(reference)
-                }
-            }
+            Landing::Exact | Landing::Empty => {}
+            Landing::Subtree {
+                reference,
+                above: false,
+            } => self.descend_last(reference),
+            Landing::Gap | Landing::Subtree { .. } => self.walk_backward(),
         }
+        self.arrive()
     }
 
     /// Goes to the last entry with a key below `key`.
     pub fn seek_lt(&mut self, key: &[u8]) -> bool {
-        self.seek_le(key) && (self.key() != key || self.retreat())
+        self.seek_le(key) && (self.key() != key || self.prev())
     }
 
     /// Goes to the entry behind the present one.
     #[inline]
     #[allow(clippy::should_implement_trait)] // a position that moves; there is no item that an iterator could give
     pub fn next(&mut self) -> bool {
-        if self.is_outdated() {
-            let key = self.key();
-            return self.is_valid() && self.seek_gt(key);
-        }
-        self.is_valid() && self.advance()
+        self.step(true)
     }
 
     /// Goes to the entry before the present one.
     #[inline]
     pub fn prev(&mut self) -> bool {
+        self.step(false)
+    }
+
+    /// [`BufferCursor::next`] or [`BufferCursor::prev`].
+    #[inline(always)]
+    pub(crate) fn step(&mut self, forward: bool) -> bool {
         if self.is_outdated() {
-            let key = self.key();
-            return self.is_valid() && self.seek_lt(key);
+            return self.turn(forward);
         }
-        self.is_valid() && self.retreat()
+        let ahead = &mut self.ahead;
+        if ahead.next < ahead.count && ahead.forward == forward {
+            self.entry = ahead.entries[ahead.next];
+            ahead.next += 1;
+            if let Some(&coming) = ahead.entries[..ahead.count].get(ahead.next + VERSION_AHEAD) {
+                Entry::new(self.buffer.memory(), node::offset(coming))
+                    .prefetch_newest(ahead.version_lines);
+            }
+            return true;
+        }
+        self.step_walking(forward)
+    }
+
+    /// A step for which the walk has to go on.
+    fn step_walking(&mut self, forward: bool) -> bool {
+        if self.entry == 0 {
+            return false;
+        }
+        if self.walked != self.entry && self.ahead.forward != forward {
+            return self.turn(forward);
+        }
+        let version_bytes = self.present().and_then(Entry::newest_bytes).unwrap_or(0);
+        let version_lines = version_bytes.div_ceil(LINE_BYTES);
+        // What is ahead was used up: the walk is at the present entry, or at the end of all.
+        let (want, mut count) = (self.ahead.want, 0);
+        let mut entries = [0; AHEAD_MAX];
+        while count < want && self.walked != 0 {
+            if forward {
+                self.walk_forward();
+            } else {
+                self.walk_backward();
+            }
+            if self.walked != 0 {
+                let at = node::offset(self.walked);
+                self.buffer.memory().prefetch(at);
+                entries[count] = self.walked;
+                count += 1;
+            }
+        }
+        self.entry = entries[0];
+        self.ahead = Ahead {
+            entries,
+            next: 1.min(count),
+            count,
+            forward,
+            want: (2 * want).min(AHEAD_MAX),
+            version_lines: version_lines.clamp(1, VERSION_LINES_MAX),
+        };
+        self.entry != 0
+    }
+
+    /// Finds the neighbour of the present entry from the root.
+    #[cold]
+    fn turn(&mut self, forward: bool) -> bool {
+        let key = self.key();
+        match (self.is_valid(), forward) {
+            (false, _) => false,
+            (true, true) => self.seek_gt(key),
+            (true, false) => self.seek_lt(key),
+        }
+    }
+
+    /// Makes the entry that the walk found the present one.
+    fn arrive(&mut self) -> bool {
+        self.entry = self.walked;
+        self.entry != 0
     }
 
     /// Whether keys were inserted that this cursor must see (invariant 3).
@@ -177,6 +273,8 @@ impl<'b> BufferCursor<'b> {
     fn restart(&mut self) {
         self.frames.clear();
         self.entry = 0;
+        self.walked = 0;
+        (self.ahead.next, self.ahead.count, self.ahead.want) = (0, 0, 1);
         self.entries_seen = self.buffer.entries.load(Ordering::Relaxed);
     }
 
@@ -191,7 +289,7 @@ impl<'b> BufferCursor<'b> {
 
     /// Goes down to the first entry of a subtree; the frames lead to it.
     #[inline]
-    fn descend_first(&mut self, mut reference: u32) -> bool {
+    fn descend_first(&mut self, mut reference: u32) {
         while reference != 0 && !node::is_entry(reference) {
             let node = self.node(reference);
             node.prefetch_children();
@@ -203,13 +301,12 @@ impl<'b> BufferCursor<'b> {
             });
             reference = child;
         }
-        self.entry = reference;
-        reference != 0
+        self.walked = reference;
     }
 
     /// Goes down to the last entry of a subtree; the frames lead to it.
     #[inline]
-    fn descend_last(&mut self, mut reference: u32) -> bool {
+    fn descend_last(&mut self, mut reference: u32) {
         while reference != 0 && !node::is_entry(reference) {
             let node = self.node(reference);
             node.prefetch_children();
@@ -220,8 +317,7 @@ impl<'b> BufferCursor<'b> {
             });
             reference = child;
         }
-        self.entry = reference;
-        reference != 0
+        self.walked = reference;
     }
 
     /// Asks for what lies below the sibling that a walk will reach next: by then it has arrived.
@@ -238,7 +334,7 @@ impl<'b> BufferCursor<'b> {
 
     /// Goes to the first entry behind the place that the frames lead to.
     #[inline]
-    fn advance(&mut self) -> bool {
+    fn walk_forward(&mut self) {
         while let Some(frame) = self.frames.last_mut() {
             let node = Node::new(self.buffer.memory(), frame.node);
             if let Some((position, child)) = node.next(frame.position + 1) {
@@ -248,13 +344,12 @@ impl<'b> BufferCursor<'b> {
             }
             self.frames.pop();
         }
-        self.entry = 0;
-        false
+        self.walked = 0;
     }
 
     /// Goes to the last entry before the place that the frames lead to.
     #[inline]
-    fn retreat(&mut self) -> bool {
+    fn walk_backward(&mut self) {
         while let Some(frame) = self.frames.last_mut() {
             let node = Node::new(self.buffer.memory(), frame.node);
             if let Some(before) = frame.position.checked_sub(1)
@@ -268,8 +363,7 @@ impl<'b> BufferCursor<'b> {
             }
             self.frames.pop();
         }
-        self.entry = 0;
-        false
+        self.walked = 0;
     }
 
     /// Finds the place of a key.
@@ -304,7 +398,7 @@ impl<'b> BufferCursor<'b> {
         let differs_at = mismatch(key, sample);
         if differs_at == key.len() && differs_at == sample.len() {
             // Only a path of present children leads to the key itself.
-            self.entry = reference;
+            self.walked = reference;
             return Landing::Exact;
         }
         // What lies deeper than the difference shares it: the place is above. The child is the one seen on the way down,
@@ -330,7 +424,7 @@ impl<'b> BufferCursor<'b> {
 
 /// Where a key is, relative to the frames.
 enum Landing {
-    /// At the present entry.
+    /// At the entry that the frames lead to.
     Exact,
     /// There is no entry at all.
     Empty,

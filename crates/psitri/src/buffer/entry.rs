@@ -20,7 +20,7 @@
 //! # Failure modes
 //! None here; memory is allocated by the caller.
 
-use super::arena::{Memory, UNIT_BYTES};
+use super::arena::{LINE_BYTES, Memory, UNIT_BYTES};
 use crate::sync::Ordering;
 
 /// Commit sequence number of a version that is not committed.
@@ -144,10 +144,21 @@ impl<'a> Entry<'a> {
         self.memory.prefetch(self.at);
     }
 
-    /// Asks for the cache line of the newest version.
+    /// Asks for the first cache lines of the newest version.
     #[inline(always)]
-    pub fn prefetch_newest(self) {
-        self.memory.prefetch(self.head() as usize * UNIT_BYTES);
+    pub fn prefetch_newest(self, lines: usize) {
+        let at = self.head() as usize * UNIT_BYTES;
+        for line in 0..lines {
+            self.memory.prefetch(at + line * LINE_BYTES);
+        }
+    }
+
+    /// Bytes of the newest version, if it is committed.
+    pub fn newest_bytes(self) -> Option<usize> {
+        let head = self.head();
+        let newest = (head != 0).then(|| Version::of(self.memory, VersionRef(head)))?;
+        // Invariant 3.
+        (newest.csn() != CSN_UNCOMMITTED).then(|| version_bytes(newest.len()))
     }
 
     #[inline(always)]

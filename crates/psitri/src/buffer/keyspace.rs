@@ -211,7 +211,7 @@ impl KeyspaceBuffer {
             .iter()
             .filter(|&&reference| reference != 0)
         {
-            Entry::of(memory, EntryRef(reference)).prefetch_newest();
+            Entry::of(memory, EntryRef(reference)).prefetch_newest(1);
         }
         missing
     }

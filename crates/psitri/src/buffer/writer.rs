@@ -17,7 +17,7 @@
 #![allow(unsafe_code)] // own reads, tied to a borrow of the writer
 
 use super::KEY_BYTES_MAX;
-use super::arena::{Chunk, Memory, UNIT_BYTES};
+use super::arena::{Chunk, LINE_BYTES, Memory, UNIT_BYTES};
 use super::cursor::{BufferCursor, mismatch};
 use super::directory::{self, Table};
 use super::entry::{
@@ -32,7 +32,6 @@ use crate::sync::{Arc, AtomicU32, Ordering};
 
 const CHUNK_BYTES_MIN: u64 = 1 << 10;
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
-const LINE_BYTES: usize = 64;
 /// What a range tombstone takes beside its bounds, about: itself, its set, its places in the runs that were folded.
 const RANGE_TOMBSTONE_BYTES: u64 = 512;
 

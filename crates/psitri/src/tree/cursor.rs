@@ -42,11 +42,6 @@ impl<'a> TreeCursor<'a> {
         &self.key
     }
 
-    /// The key's buffer, to be lent out and put back before the cursor moves.
-    pub fn key_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.key
-    }
-
     /// Value of the position. The cursor must be valid.
     #[inline]
     pub fn value(&self) -> Stored<'a> {
@@ -179,6 +174,9 @@ impl<'a> TreeCursor<'a> {
                 continue;
             }
             self.path.push((inner, index - 1));
+            if index > 1 {
+                self.pager.prefetch(inner.child(index - 2));
+            }
             let leaf = self.edge(inner.child(index - 1), inner.level(), |inner| {
                 inner.len() - 1
             })?;

@@ -1,0 +1,316 @@
+//! How the sources of a cursor, its layers and the tree, are joined into one order.
+//!
+//! # Invariants
+//! (1) Going forward, every source stands at its first key at or after the position; going backward, at its last at or before it.
+//! (2) `order` are the sources that stand on a key, in the order of their keys in the direction of the cursor; of equal keys the newest
+//!     comes first, and the tree last.
+//! (3) With a position, only the source `at`, the first of `order`, stands on its key. What others had to say about the key was heard,
+//!     and they were moved on.
+//! (4) With a position in the tree, `run` are indices of its leaf without a key of a layer, or an end of the bounds, between them. It is
+//!     empty, or the position is inside.
+
+use std::cmp::Ordering;
+
+use super::{At, Cursor};
+use crate::{
+    Result,
+    buffer::Found,
+    layers::{read_large, read_stored},
+};
+
+impl<'a> Cursor<'a> {
+    pub(super) fn seek_forward(&mut self, key: &[u8]) -> Result<bool> {
+        self.at = At::Nowhere;
+        self.forward = true;
+        for layer in &mut self.layers {
+            layer.cursor.seek_ge(key);
+        }
+        self.tree.seek_ge(key)?;
+        self.arrange()
+    }
+
+    /// To the last entry before `end`.
+    pub(super) fn seek_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        self.at = At::Nowhere;
+        self.forward = false;
+        for layer in &mut self.layers {
+            match end {
+                Some(end) => layer.cursor.seek_lt(end),
+                None => layer.cursor.last(),
+            };
+        }
+        self.tree.seek_lt(end)?;
+        self.arrange()
+    }
+
+    #[inline(always)]
+    pub(super) fn step(&mut self, forward: bool) -> Result<bool> {
+        if self.forward == forward {
+            match self.at {
+                At::Nowhere => return Ok(false),
+                At::Tree => {
+                    let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
+                    // An index that wraps is in no run.
+                    let index = if forward {
+                        index + 1
+                    } else {
+                        index.wrapping_sub(1)
+                    };
+                    if self.run.contains(&index) {
+                        self.tree.set_index(index);
+                        let value = read_stored(self.view.pager, leaf.value(index));
+                        return self.take(value);
+                    }
+                }
+                At::Layer(index) if !self.has_ranges => {
+                    return Ok(self.follow(index)? || self.settle()?);
+                }
+                At::Layer(_) => {}
+            }
+        }
+        self.step_deciding(forward)
+    }
+
+    fn step_deciding(&mut self, forward: bool) -> Result<bool> {
+        if self.at == At::Nowhere {
+            return Ok(false);
+        }
+        if self.forward != forward {
+            let mut key = self.key().to_vec();
+            if !forward {
+                return self.seek_backward(Some(&key));
+            }
+            key.push(0);
+            return self.seek_forward(&key);
+        }
+        self.advance(0)?;
+        self.settle()
+    }
+
+    /// Sets up `order` after all sources were moved, and finds the position.
+    fn arrange(&mut self) -> Result<bool> {
+        self.order.clear();
+        let layers = (0..self.layers.len()).map(At::Layer);
+        for source in layers.chain([At::Tree]) {
+            let is_valid = match source {
+                At::Layer(index) => self.layers[index].cursor.is_valid(),
+                _ => self.tree.is_valid(),
+            };
+            if is_valid {
+                self.order.insert(0, source);
+                self.sift(0);
+            }
+        }
+        self.settle()
+    }
+
+    /// Finds the position: the first key, from where the sources stand, that has a value.
+    fn settle(&mut self) -> Result<bool> {
+        self.run = 0..0;
+        loop {
+            self.at = self.order.first().copied().unwrap_or(At::Nowhere);
+            if self.at == At::Nowhere || self.is_outside(self.key()) {
+                self.at = At::Nowhere;
+                return Ok(false);
+            }
+            let has_value = match self.decide() {
+                Ok(has_value) => has_value,
+                Err(error) => return self.take(Err(error)),
+            };
+            if has_value {
+                if self.at == At::Tree && !self.has_ranges {
+                    self.find_run();
+                }
+                return Ok(true);
+            }
+            match self.at {
+                At::Layer(index) if !self.has_ranges => {
+                    if self.follow(index)? {
+                        return Ok(true);
+                    }
+                }
+                _ => self.advance(0)?,
+            }
+        }
+    }
+
+    /// Moves the source at a place of `order` by one key, and puts it where it belongs then.
+    fn advance(&mut self, place: usize) -> Result<()> {
+        let has_key = match self.order[place] {
+            At::Nowhere => Ok(false),
+            At::Layer(index) => Ok(self.layers[index].cursor.step(self.forward)),
+            At::Tree if self.forward => self.tree.next(),
+            At::Tree => self.tree.prev(),
+        };
+        match has_key {
+            Ok(true) => self.sift(place),
+            Ok(false) => {
+                self.order.remove(place);
+            }
+            Err(error) => {
+                self.at = At::Nowhere;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the source at `place` behind those that come before it (2).
+    fn sift(&mut self, mut place: usize) {
+        while let Some(&next) = self.order.get(place + 1) {
+            let here = self.order[place];
+            let order = self.compare(self.source_key(here), self.source_key(next));
+            if order.then(here.cmp(&next)).is_lt() {
+                break;
+            }
+            self.order.swap(place, place + 1);
+            place += 1;
+        }
+    }
+
+    /// Steps within the layer that is the first source. As long as it comes before the others, what it says is all there is to know; an
+    /// entry that says nothing, or is deleted, is passed. False if another source comes first now, or nothing more.
+    #[inline]
+    fn follow(&mut self, index: usize) -> Result<bool> {
+        let forward = self.forward;
+        loop {
+            let layer = &mut self.layers[index];
+            if !layer.cursor.step(forward) {
+                self.order.remove(0);
+                return Ok(false);
+            }
+            let key = layer.cursor.key();
+            if let Some(&next) = self.order.get(1)
+                && self.compare(key, self.source_key(next)).is_ge()
+            {
+                self.sift(0);
+                return Ok(false);
+            }
+            if self.is_outside(key) {
+                return Ok(false);
+            }
+            let layer = &self.layers[index];
+            match layer.cursor.resolve(layer.csn) {
+                Found::Absent | Found::Deleted => {}
+                Found::Value(value) => {
+                    self.value = value;
+                    return Ok(true);
+                }
+                Found::Large(pointer) => {
+                    let value = read_large(self.view.pager, pointer);
+                    return self.take(value);
+                }
+            }
+        }
+    }
+
+    /// Order of two keys in the direction of the cursor.
+    #[inline(always)]
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        if self.forward { a.cmp(b) } else { b.cmp(a) }
+    }
+
+    /// Whether the bounds end before `key`.
+    #[inline(always)]
+    fn is_outside(&self, key: &[u8]) -> bool {
+        if self.forward {
+            self.hi.as_deref().is_some_and(|hi| key >= hi)
+        } else {
+            key < self.lo.as_slice()
+        }
+    }
+
+    #[inline(always)]
+    fn source_key(&self, source: At) -> &[u8] {
+        match source {
+            At::Nowhere => &[],
+            At::Layer(index) => self.layers[index].cursor.key(),
+            At::Tree => self.tree.key(),
+        }
+    }
+
+    /// How far the leaf can be read before a layer or the end of the bounds comes in (4).
+    fn find_run(&mut self) {
+        let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
+        let next_key = self.order.get(1).map(|&next| self.source_key(next));
+        self.run = if self.forward {
+            let ends = [next_key, self.hi.as_deref()].into_iter().flatten();
+            let end = ends.map(|key| leaf.lower_bound(key)).min();
+            index..end.unwrap_or(usize::MAX).min(leaf.len())
+        } else {
+            // The entry at the bound may have the layer's own key.
+            let after_layer = next_key.map_or(0, |key| leaf.lower_bound(key) + 1);
+            leaf.lower_bound(&self.lo).max(after_layer).min(index)..index + 1
+        };
+    }
+
+    /// Keeps a value that was read; an error takes the position away.
+    #[inline(always)]
+    fn take(&mut self, value: Result<&'a [u8]>) -> Result<bool> {
+        match value {
+            Ok(value) => {
+                self.value = value;
+                Ok(true)
+            }
+            Err(error) => {
+                self.at = At::Nowhere;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the first key of all has a value; leaves it in `value`, and moves the other sources off the key (3).
+    fn decide(&mut self) -> Result<bool> {
+        let mut found = self.ask(self.at)?;
+        let shares_key = |cursor: &Self, place: usize| {
+            cursor
+                .order
+                .get(place)
+                .is_some_and(|&source| cursor.source_key(source) == cursor.key())
+        };
+        let mut sharing = 1;
+        while shares_key(self, sharing) {
+            if found.is_none() {
+                found = self.ask(self.order[sharing])?;
+            }
+            sharing += 1;
+        }
+        // From the last to the first: those that wait keep their places.
+        for place in (1..sharing).rev() {
+            self.advance(place)?;
+        }
+        Ok(found.unwrap_or(false))
+    }
+
+    /// What a source says about its key: whether it has a value, which is left in `value`. `None` if older ones have to be asked.
+    fn ask(&mut self, source: At) -> Result<Option<bool>> {
+        let (key, newer) = match source {
+            At::Nowhere => return Ok(None),
+            At::Layer(index) => (self.layers[index].cursor.key(), index),
+            At::Tree => (self.tree.key(), self.layers.len()),
+        };
+        if self.has_ranges && self.is_covered(key, newer) {
+            return Ok(Some(false));
+        }
+        self.value = match source {
+            At::Layer(index) => {
+                let layer = &self.layers[index];
+                match layer.cursor.resolve(layer.csn) {
+                    Found::Absent => return Ok(None),
+                    Found::Deleted => return Ok(Some(false)),
+                    Found::Value(value) => value,
+                    Found::Large(pointer) => read_large(self.view.pager, pointer)?,
+                }
+            }
+            _ => read_stored(self.view.pager, self.tree.value())?,
+        };
+        Ok(Some(true))
+    }
+
+    /// Whether one of the newest `count` layers deleted a range over `key`.
+    fn is_covered(&self, key: &[u8], count: usize) -> bool {
+        self.layers[..count]
+            .iter()
+            .any(|l| l.buffer.is_some_and(|buffer| buffer.cover(key, l.csn) > 0))
+    }
+}
