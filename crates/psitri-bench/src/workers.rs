@@ -1,6 +1,7 @@
 //! Threads that start at the same moment and are timed together: latencies and throughput of each, merged.
 //!
-//! The time of a phase runs from the moment that all threads may begin to the end of the last one. What a thread needs is made before.
+//! The time of a phase runs from the begin of the first thread to the end of the last one; all are ready then. The threads themselves look at
+//! the clock: one that watched them might get no processor while they run.
 //! A thread that fails ends alone; its error is that of the phase, once the others are through.
 use crate::clock::Clock;
 use crate::latency::Latency;
@@ -70,30 +71,30 @@ pub fn run<I: Send, T: Send>(
     work: impl Fn(I, &mut Recorder<'_>) -> Result<T> + Sync,
 ) -> Result<Outcome<T>> {
     assert!(!inputs.is_empty(), "there is work for a thread");
-    let barrier = Barrier::new(inputs.len() + 1);
-    let (start, ended) = std::thread::scope(|scope| {
+    let barrier = Barrier::new(inputs.len());
+    let ended: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = inputs
             .into_iter()
             .map(|input| {
                 scope.spawn(|| {
                     barrier.wait();
+                    let start = clock.ticks();
                     let mut recorder = Recorder::start(clock);
                     let result = work(input, &mut recorder);
-                    (result, recorder, clock.ticks())
+                    (result, recorder, start, clock.ticks())
                 })
             })
             .collect();
-        barrier.wait();
-        let start = clock.ticks();
-        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        (start, ended)
+        threads.into_iter().map(|thread| thread.join()).collect()
     });
-    let (mut end, mut operations, mut results) = (start, 0, Vec::new());
+    let (mut start, mut end) = (u64::MAX, 0);
+    let (mut operations, mut results) = (0, Vec::new());
     let mut latency = Latency::new();
     let mut throughput: Option<Throughput> = None;
     for thread in ended {
-        let (result, recorder, ended) = thread.map_err(|_| anyhow!("a thread panicked"))?;
+        let (result, recorder, began, ended) = thread.map_err(|_| anyhow!("a thread panicked"))?;
         results.push(result?);
+        start = start.min(began);
         end = end.max(ended);
         operations += recorder.done;
         latency.merge(&recorder.latency);

@@ -35,6 +35,7 @@ pub mod buffer;
 pub mod node;
 #[doc(hidden)]
 pub mod pins;
+mod prefetch;
 #[doc(hidden)]
 pub mod storage;
 mod sync;

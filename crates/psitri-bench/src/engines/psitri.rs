@@ -1,6 +1,6 @@
 //! PsiTri, in both of its ways to commit.
 //!
-//! [`Psitri`] begins buffered transactions, [`PsitriDirect`] direct ones. The bulk load is one direct transaction in both: it needs no log.
+//! [`Psitri`] begins buffered transactions, [`PsitriDirect`] direct ones. The bulk load is one direct transaction in both, which ingests.
 use crate::engine::{
     Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
     SyncMode, Writer, Writes,
@@ -220,9 +220,7 @@ impl<const DIRECT: bool> Engine for Native<DIRECT> {
 
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
         let mut transaction = self.database.begin_direct(&[&self.keyspace])?;
-        for (key, value) in entries {
-            transaction.upsert(&self.keyspace, key, value)?;
-        }
+        transaction.ingest(&self.keyspace, entries)?;
         Ok(transaction.commit()?)
     }
 

@@ -344,14 +344,7 @@ mod native {
         /// Asks for the cache line of `offset`. Any offset is fine.
         #[inline(always)]
         pub fn prefetch(self, offset: usize) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: SSE is part of x86-64, and a prefetch has no effect but on caches.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = offset;
+            crate::prefetch::line(self.base.as_ptr().wrapping_add(offset));
         }
     }
 }

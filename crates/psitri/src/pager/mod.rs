@@ -177,21 +177,10 @@ impl Pager {
     /// Asks for the lines of a node that a search in it looks at first: they then arrive side by side, not one after the other.
     #[inline]
     pub fn prefetch(&self, at: NodeRef) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let base = self
-                .base
-                .load(Ordering::Acquire)
-                .cast_const()
-                .wrapping_add(at.byte_offset() as usize);
-            for line in 0..PREFETCH_LINES {
-                // SAFETY: a prefetch has no effect but on caches, whatever the address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(line * 64).cast()) };
-            }
+        let base = self.base.load(Ordering::Acquire).cast_const();
+        for line in 0..PREFETCH_LINES {
+            crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * 64));
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
     }
 
     /// The bytes of a value stored outside its leaf.

@@ -3,6 +3,7 @@
 //! A direct transaction has its own buffer, which is merged into a private tree root when it is full and at the commit.
 //! If it never spilled, its commit is logged like any other, so that it costs no flush. If it did, what it wrote is in
 //! the tree only, and the commit takes a checkpoint that makes the new roots durable before anybody sees them.
+//! (What is ingested goes into the private root at once, but is logged as long as it is little: `ingest.rs`.)
 
 use std::time::Duration;
 
@@ -37,10 +38,13 @@ impl WriteTxn {
         let slots: Vec<u32> = self.parts.iter().map(|part| part.slot).collect();
         engine.drain(&slots)?;
         self.pin_current()?;
+        let mut ops = std::mem::take(&mut self.parts[0].guard.ops);
+        ops.clear();
         self.private = Some(Box::new(Private {
             generation: Generation::new(NO_GENERATION, &engine.pool)?,
             changes: Changes::default(),
-            spilled: false,
+            merged: false,
+            ops: Some(ops),
         }));
         self.bytes = 0;
         self.enter_private_buffers();
@@ -60,6 +64,11 @@ impl WriteTxn {
     #[cold]
     pub(super) fn spill(&mut self) -> Result<()> {
         let result = self.try_spill();
+        self.undone_by(result)
+    }
+
+    /// Passes a result on; an error undoes the transaction.
+    pub(super) fn undone_by<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.undo_to(None);
             self.leave();
@@ -72,10 +81,15 @@ impl WriteTxn {
         if self.private.is_none() {
             self.turn_private()?;
         }
+        self.private.as_mut().expect("just made").ops = None;
+        self.merge_and_go_on()
+    }
+
+    /// Merges the private buffer into the private roots, and takes a new one.
+    pub(super) fn merge_and_go_on(&mut self) -> Result<()> {
         self.merge_private()?;
         let engine = Arc::clone(&self.db.engine);
         let private = self.private.as_mut().expect("the transaction is direct");
-        private.spilled = true;
         for part in &mut self.parts {
             part.guard.touched.clear();
             part.guard.buffer = None;
@@ -86,8 +100,21 @@ impl WriteTxn {
         Ok(())
     }
 
+    /// Adds what is in the private buffer to the operations for the log, if there is one, and they are still kept.
+    pub(super) fn keep_ops(&mut self) {
+        if self.db.engine.log.is_none() {
+            return;
+        }
+        let private = self.private.as_mut().expect("the transaction is direct");
+        if let Some(ops) = &mut private.ops {
+            for part in &self.parts {
+                part.encode(ops);
+            }
+        }
+    }
+
     /// Moves everything written so far from the shared buffer to a private one.
-    fn turn_private(&mut self) -> Result<()> {
+    pub(super) fn turn_private(&mut self) -> Result<()> {
         // Copied out first: the shared buffer has to be empty of it before it can be merged.
         let mut written = Vec::new();
         for part in &self.parts {
@@ -115,7 +142,7 @@ impl WriteTxn {
     }
 
     /// Lower bound of the version that will publish what the transaction writes.
-    fn birth(&self) -> u64 {
+    pub(super) fn birth(&self) -> u64 {
         self.pin.as_ref().map_or(0, |_| self.state().tree_version) + 1
     }
 
@@ -146,15 +173,21 @@ impl WriteTxn {
         }
         private.changes.append(changes);
         private.changes.forget_short_lived(&engine.pager, birth);
-        // Values that were overwritten before they were merged.
+        private.merged = true;
+        self.discard_unused_values(&mut adopted);
+        Ok(())
+    }
+
+    /// Frees values of the transaction that were overwritten before they were merged.
+    pub(super) fn discard_unused_values(&mut self, adopted: &mut Vec<u64>) {
+        adopted.sort_unstable();
         let unused: Vec<_> = self
             .large_values
             .drain(..)
-            .filter(|(_, pointer)| !adopted.contains(&pointer.address_units))
+            .filter(|(_, pointer)| adopted.binary_search(&pointer.address_units).is_err())
             .map(|(_, pointer)| value_extent(&pointer))
             .collect();
-        engine.pager.discard(&unused);
-        Ok(())
+        self.db.engine.pager.discard(&unused);
     }
 
     /// Writes parts of the trees anew, without a change of their content. False if there was nothing to rewrite: then the
@@ -174,22 +207,20 @@ impl WriteTxn {
             changed |= part.root != root;
             part.root = root;
         }
-        private.spilled |= changed;
+        if changed {
+            (private.merged, private.ops) = (true, None);
+        }
         Ok(changed)
     }
 
     pub(super) fn commit_private(&mut self, durability: Durability) -> Result<()> {
-        let mut ops = std::mem::take(&mut self.parts[0].guard.ops);
-        ops.clear();
-        let spilled = self.private.as_ref().is_some_and(|private| private.spilled);
-        if self.db.engine.log.is_some() && !spilled {
-            for part in &self.parts {
-                part.encode(&mut ops);
-            }
-        }
+        self.keep_ops();
         self.merge_private()?;
+        let private = self.private.as_mut().expect("the transaction is direct");
+        let ops = private.ops.take();
         let engine = Arc::clone(&self.db.engine);
-        let checkpointing = (spilled && !engine.in_memory).then(|| engine.checkpointing.lock());
+        let checkpointing =
+            (ops.is_none() && !engine.in_memory).then(|| engine.checkpointing.lock());
         let mut tree = engine.tree.lock();
         let mut commits = engine.commits.lock();
         engine.check_writable()?;
@@ -212,7 +243,7 @@ impl WriteTxn {
                 csn_merged: csn,
             })
             .collect();
-        if !spilled && let Some(log) = &mut commits.log {
+        if let (Some(ops), Some(log)) = (&ops, &mut commits.log) {
             log.append(csn, ops.op_count(), ops.payload())?;
             if durability.waits() {
                 engine.flush_under_lock(&mut commits)?;
@@ -241,7 +272,7 @@ impl WriteTxn {
         for part in &mut self.parts {
             part.guard.touched.clear();
         }
-        self.parts[0].guard.ops = ops;
+        self.parts[0].guard.ops = ops.unwrap_or_default();
         self.leave();
         result
     }

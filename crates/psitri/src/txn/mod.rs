@@ -17,8 +17,10 @@
 
 mod commit;
 mod direct;
+mod ingest;
 mod nested;
 mod read;
+mod run;
 mod write;
 
 use smallvec::SmallVec;
@@ -35,6 +37,7 @@ use crate::{
     state::{Generation, State},
     sync::{Arc, Ordering},
     tree::Root,
+    wal::ops::OpsBuilder,
 };
 
 pub(crate) use direct::{DRAIN_POLL, NO_GENERATION};
@@ -94,8 +97,10 @@ struct Frame {
 struct Private {
     generation: Generation,
     changes: Changes,
-    /// Something was merged already: the operations are not all in the buffer, so they cannot be logged.
-    spilled: bool,
+    /// Something was merged already: the buffer is not all that the transaction wrote.
+    merged: bool,
+    /// Operations that were merged, for the log. `None` once they are too many: then the commit takes a checkpoint.
+    ops: Option<OpsBuilder>,
 }
 
 /// How a transaction is begun.
@@ -352,8 +357,11 @@ impl WriteTxn {
 
     /// Whether nothing was written.
     fn is_untouched(&self) -> bool {
+        self.is_buffer_untouched() && self.private.as_ref().is_none_or(|private| !private.merged)
+    }
+
+    fn is_buffer_untouched(&self) -> bool {
         self.parts.iter().all(|part| part.guard.touched.is_empty())
-            && self.private.as_ref().is_none_or(|private| !private.spilled)
     }
 }
 

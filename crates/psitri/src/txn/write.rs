@@ -7,7 +7,8 @@ use crate::{
     engine::buffer_error,
     error::Error,
     keyspace::Touched,
-    pager::Sink,
+    node::ValuePointer,
+    pager::{Extent, Sink},
 };
 
 /// What an entry takes in the buffer beside its key and value, about.
@@ -145,7 +146,12 @@ impl WriteTxn {
             }
         }
         // At the commit's CSN a version beats a range, so that later puts stay. Versions written so far are earlier:
-        // they become tombstones.
+        // they become tombstones. What was ingested has none here, so the log cannot tell that it came earlier.
+        if let Some(private) = &mut self.private
+            && private.merged
+        {
+            private.ops = None;
+        }
         let mut own = Vec::new();
         self.parts[index]
             .writer()
@@ -187,6 +193,18 @@ impl WriteTxn {
 
     /// Writes a large value to the data file, and its place to the buffer.
     fn put_large(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        let (pointer, births) = self.place_large(value)?;
+        if let Err(error) = self.put_version(index, key, Kind::Large, &pointer.encode()) {
+            self.db.engine.pager.discard(&births);
+            return Err(error);
+        }
+        // Before the spill that `wrote` may bring: the value is handed to the tree there.
+        self.large_values.push((self.parts[index].slot, pointer));
+        self.wrote((key.len() + pointer.encode().len()) as u64)
+    }
+
+    /// Writes a value to the data file, where the transaction alone knows of it.
+    pub(super) fn place_large(&mut self, value: &[u8]) -> Result<(ValuePointer, Vec<Extent>)> {
         if value.len() as u64 > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLong {
                 bytes: value.len() as u64,
@@ -200,13 +218,7 @@ impl WriteTxn {
         let pointer = sink.place_value(value)?;
         let written = sink.finish()?;
         engine.pager.data_sync.note_value();
-        if let Err(error) = self.put_version(index, key, Kind::Large, &pointer.encode()) {
-            self.db.engine.pager.discard(&written.births);
-            return Err(error);
-        }
-        // Before the spill that `wrote` may bring: the value is handed to the tree there.
-        self.large_values.push((self.parts[index].slot, pointer));
-        self.wrote((key.len() + pointer.encode().len()) as u64)
+        Ok((pointer, written.births))
     }
 
     /// Counts what was written, and spills when it outgrows half of the buffer.

@@ -506,6 +506,13 @@ fn change(
             let found = txn.get(keyspace, &key)?;
             assert_eq!(found, map.get(&key).map(|v| &v[..]), "reads its own writes");
         }
+        3 => {
+            let entries: Vec<_> = (0..random.below(40))
+                .map(|_| (some_key(random), some_value(random)))
+                .collect();
+            txn.ingest(keyspace, entries.iter().map(|(k, v)| (k, v)))?;
+            map.extend(entries.into_iter().map(|(k, v)| (k, v.into())));
+        }
         _ => {
             let value = if bulk {
                 let len = 2_000 + random.below(6_000) as usize;

@@ -262,7 +262,20 @@ impl World {
                         }
                     }
                 }
-                820..850 => {
+                820..824 => {
+                    // Several of one key too, and none at all.
+                    let mut entries = Vec::new();
+                    for _ in 0..random.below(30) * random.below(30) {
+                        let (key, value) = (self.keys.draw(random), keys::value(random));
+                        overlay.insert(key.clone(), Some(value));
+                        entries.push((key, value.bytes()));
+                    }
+                    let written = txn
+                        .ingest(keyspace, entries.iter().map(|(k, v)| (k, v)))
+                        .unwrap();
+                    assert_eq!(written, entries.len() as u64);
+                }
+                824..850 => {
                     let (lo, hi) = some_range(&self.keys, random);
                     txn.remove_range(keyspace, &lo, hi.as_deref()).unwrap();
                     model.remove_range(overlay, &lo, hi.as_deref());

@@ -1,0 +1,137 @@
+//! Bulk loads: entries in any order, sorted outside of the write buffer, and merged into the private root.
+//!
+//! The entries are collected in a [`Run`]. Each run that fills up, and the last one, is sorted and merged. Entries that come in order are
+//! appended to the tree, run by run; entries in no order rewrite what the runs before have written, which the size of a run keeps in bounds.
+//!
+//! # Failure modes
+//! Any error undoes the transaction: some of what it wrote is in no buffer any more.
+
+use super::{VALUE_BUFFERED_BYTES_MAX, WriteTxn, run::Run, write::check_key};
+use crate::{Keyspace, Result, buffer::Kind, pager::Sink, sync::Arc, tree};
+
+/// Operations that are still logged, if the buffer is not smaller. More are cheaper in a checkpoint, which writes them once.
+const LOGGED_BYTES_MAX: usize = 8 << 20;
+/// Smallest run: a tiny write buffer does not make tiny merges.
+const RUN_BYTES_MIN: usize = 64 << 10;
+/// Places in a run are 32-bit offsets; what is pushed last may lie behind this.
+const RUN_BYTES_MAX: usize = 1 << 31;
+
+impl WriteTxn {
+    /// Writes many entries, in any order, as [`upsert`](WriteTxn::upsert) would one by one: of equal keys the last one counts. Returns how
+    /// many were written, those of equal keys included.
+    ///
+    /// This is the fast way to load data. The entries do not go through the write buffer: they are sorted and merged into the tree, up to
+    /// twice `buffer_bytes` at a time. Nobody sees them before the commit, which makes a checkpoint if they were more than a few MiB. The
+    /// transaction becomes a direct one ([`Database::begin_direct`](crate::Database::begin_direct)); inside of a
+    /// [nested](WriteTxn::nested) transaction the entries are written one by one.
+    ///
+    /// # Errors
+    /// Those of `upsert`. They undo the transaction, as when one outgrows the buffer and the disk is full.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut txn = db.begin_direct(&[&ks])?;
+    /// let written = txn.ingest(&ks, (0..1_000u32).map(|n| (n.to_be_bytes(), b"value")))?;
+    /// txn.commit()?;
+    /// assert_eq!(written, 1_000);
+    /// assert_eq!(db.snapshot().count(&ks, ..)?, 1_000);
+    /// # Ok(()) }
+    /// ```
+    pub fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<u64> {
+        let index = self.part_index(keyspace)?;
+        if !self.frames.is_empty() {
+            let mut written = 0;
+            for (key, value) in entries {
+                self.upsert(keyspace, key.as_ref(), value.as_ref())?;
+                written += 1;
+            }
+            return Ok(written);
+        }
+        let result = self.try_ingest(index, entries);
+        self.undone_by(result)
+    }
+
+    fn try_ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &mut self,
+        index: usize,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<u64> {
+        if self.private.is_none() {
+            self.turn_private()?;
+        }
+        // What was written before comes first, in the tree and in the log.
+        if !self.is_buffer_untouched() {
+            if !self.large_values.is_empty() {
+                self.forgo_log();
+            }
+            self.keep_ops();
+            self.merge_and_go_on()?;
+        }
+        let buffer_bytes = self.db.engine.options.buffer_bytes;
+        let run_bytes = (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX);
+        let mut run = Run::with_capacity(run_bytes);
+        let mut written = 0;
+        for (key, value) in entries {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            check_key(key)?;
+            if value.len() <= VALUE_BUFFERED_BYTES_MAX {
+                run.push(key, Kind::Value, value);
+            } else {
+                self.forgo_log();
+                let (pointer, _) = self.place_large(value)?;
+                self.large_values.push((self.parts[index].slot, pointer));
+                run.push(key, Kind::Large, &pointer.encode());
+            }
+            written += 1;
+            if run.bytes_used() >= run_bytes {
+                self.merge_run(index, &mut run)?;
+            }
+        }
+        self.merge_run(index, &mut run)?;
+        Ok(written)
+    }
+
+    /// The log names no value outside of it that is merged before the commit: what is merged next may overwrite it, and its space is used
+    /// again at once.
+    fn forgo_log(&mut self) {
+        self.private
+            .as_mut()
+            .expect("the transaction is direct")
+            .ops = None;
+    }
+
+    /// Merges a run into the private root of a part, and empties it.
+    fn merge_run(&mut self, index: usize, run: &mut Run) -> Result<()> {
+        if run.is_empty() {
+            return Ok(());
+        }
+        run.sort();
+        let engine = Arc::clone(&self.db.engine);
+        let birth = self.birth();
+        let private = self.private.as_mut().expect("the transaction is direct");
+        let logged = private.ops.as_ref().map_or(0, |ops| ops.bytes_len());
+        if logged + run.bytes_used() > LOGGED_BYTES_MAX.min(engine.options.buffer_bytes) {
+            private.ops = None;
+        }
+        let part = &mut self.parts[index];
+        let ops = private.ops.as_mut().filter(|_| engine.log.is_some());
+        let ops = ops.map(|ops| (ops, part.id));
+        let mut adopted = Vec::new();
+        let mut sink = Sink::new(&engine.pager, birth);
+        let mut changes = run.changes(&mut adopted, ops);
+        let root = tree::merge(&mut sink, part.root, &[], &mut changes)?;
+        private.changes.append(sink.finish()?);
+        private.changes.forget_short_lived(&engine.pager, birth);
+        private.merged = true;
+        part.root = root;
+        self.discard_unused_values(&mut adopted);
+        run.clear();
+        Ok(())
+    }
+}
