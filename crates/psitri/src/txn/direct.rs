@@ -179,7 +179,7 @@ impl WriteTxn {
     }
 
     /// Frees values of the transaction that were overwritten before they were merged.
-    pub(super) fn discard_unused_values(&mut self, adopted: &mut Vec<u64>) {
+    pub(super) fn discard_unused_values(&mut self, adopted: &mut [u64]) {
         adopted.sort_unstable();
         let unused: Vec<_> = self
             .large_values
