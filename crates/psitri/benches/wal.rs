@@ -19,7 +19,7 @@ fn maintain(wal: &Wal) {
     let shared = wal.shared();
     let full = shared.appended_lsn();
     shared.release_below(full).unwrap();
-    while shared.prepare_spare().unwrap() {}
+    while shared.prepare_spare(true).unwrap() {}
 }
 
 fn append(bencher: Bencher<'_, '_>, storage: Arc<dyn Storage>, payload_bytes: usize) {
@@ -70,7 +70,7 @@ fn append_1000_touched(bencher: Bencher<'_, '_>, payload_bytes: usize) {
                 options,
             )
             .unwrap();
-            wal.shared().prepare_spare().unwrap();
+            wal.shared().prepare_spare(true).unwrap();
             // Fill the untouched first segment.
             wal.append(1, 1, &vec![0; (1 << 20) - 4096 - 24]).unwrap();
             wal

@@ -6,6 +6,8 @@
 //! waits by itself. Else one open transaction would stop the batches of all keyspaces, and who holds it could not write
 //! any.
 
+use smallvec::SmallVec;
+
 use crate::{
     Durability, Keyspace, Result, WriteTxn,
     database::{Database, DatabaseCore},
@@ -28,24 +30,64 @@ use crate::{
 /// ```
 #[derive(Default, Clone)]
 pub struct WriteBatch {
-    steps: Vec<Step>,
+    /// All that steps are about, each once.
+    keyspaces: SmallVec<[Keyspace; 1]>,
+    /// The steps one behind the other: [`Header`], first bytes, second bytes.
+    bytes: Vec<u8>,
+    steps: usize,
     durability: Option<Durability>,
 }
 
-#[derive(Clone)]
-enum Step {
-    Upsert(Keyspace, Vec<u8>, Vec<u8>),
-    Remove(Keyspace, Vec<u8>),
-    RemoveRange(Keyspace, Vec<u8>, Option<Vec<u8>>),
+/// What a step does with its bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    /// A key and a value.
+    Upsert,
+    /// A key.
+    Remove,
+    /// A range's ends.
+    RemoveRange,
+    /// A range's lower end.
+    RemoveTail,
 }
 
-impl Step {
-    fn keyspace(&self) -> &Keyspace {
-        match self {
-            Step::Upsert(keyspace, ..)
-            | Step::Remove(keyspace, _)
-            | Step::RemoveRange(keyspace, ..) => keyspace,
-        }
+/// What is in front of a step's bytes: native words, as a batch never leaves the process.
+struct Header {
+    action: Action,
+    keyspace: u32,
+    first_bytes: usize,
+    second_bytes: usize,
+}
+
+const HEADER_BYTES: usize = 1 + 4 + 8 + 8;
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [self.action as u8; HEADER_BYTES];
+        bytes[1..5].copy_from_slice(&self.keyspace.to_ne_bytes());
+        bytes[5..13].copy_from_slice(&self.first_bytes.to_ne_bytes());
+        bytes[13..].copy_from_slice(&self.second_bytes.to_ne_bytes());
+        bytes
+    }
+
+    /// The header at the front, and what is behind it.
+    fn decode(bytes: &[u8]) -> Option<(Header, &[u8])> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let word =
+            |at: usize| usize::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let actions = [
+            Action::Upsert,
+            Action::Remove,
+            Action::RemoveRange,
+            Action::RemoveTail,
+        ];
+        let header = Header {
+            action: actions[usize::from(header[0])],
+            keyspace: u32::from_ne_bytes(header[1..5].try_into().expect("4 bytes")),
+            first_bytes: word(5),
+            second_bytes: word(13),
+        };
+        Some((header, rest))
     }
 }
 
@@ -75,8 +117,7 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
-        self.steps
-            .push(Step::Upsert(keyspace.clone(), key.to_vec(), value.to_vec()));
+        self.push(Action::Upsert, keyspace, key, value);
     }
 
     /// Removes a key, present or not.
@@ -93,8 +134,7 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn remove(&mut self, keyspace: &Keyspace, key: &[u8]) {
-        self.steps
-            .push(Step::Remove(keyspace.clone(), key.to_vec()));
+        self.push(Action::Remove, keyspace, key, &[]);
     }
 
     /// Removes the keys from `lo` up to, but not including, `hi`.
@@ -112,11 +152,10 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn remove_range(&mut self, keyspace: &Keyspace, lo: &[u8], hi: Option<&[u8]>) {
-        self.steps.push(Step::RemoveRange(
-            keyspace.clone(),
-            lo.to_vec(),
-            hi.map(<[u8]>::to_vec),
-        ));
+        match hi {
+            Some(hi) => self.push(Action::RemoveRange, keyspace, lo, hi),
+            None => self.push(Action::RemoveTail, keyspace, lo, &[]),
+        }
     }
 
     /// Asks for a durability other than the database's.
@@ -148,7 +187,7 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn len(&self) -> usize {
-        self.steps.len()
+        self.steps
     }
 
     /// Whether there are no steps.
@@ -163,18 +202,47 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+        self.steps == 0
+    }
+
+    #[inline]
+    fn push(&mut self, action: Action, keyspace: &Keyspace, first: &[u8], second: &[u8]) {
+        let known = |other: &Keyspace| Arc::ptr_eq(&other.core, &keyspace.core);
+        // Most batches are about one keyspace, or go on with the last.
+        let keyspace = match self.keyspaces.iter().rposition(known) {
+            Some(index) => index,
+            None => {
+                self.keyspaces.push(keyspace.clone());
+                self.keyspaces.len() - 1
+            }
+        };
+        let header = Header {
+            action,
+            keyspace: u32::try_from(keyspace).expect("there are no more than 65,536 keyspaces"),
+            first_bytes: first.len(),
+            second_bytes: second.len(),
+        };
+        self.bytes
+            .reserve(HEADER_BYTES + first.len() + second.len());
+        self.bytes.extend_from_slice(&header.encode());
+        self.bytes.extend_from_slice(first);
+        self.bytes.extend_from_slice(second);
+        self.steps += 1;
     }
 
     fn apply(&self, txn: &mut WriteTxn) -> Result<()> {
-        for step in &self.steps {
-            match step {
-                Step::Upsert(keyspace, key, value) => txn.upsert(keyspace, key, value)?,
-                Step::Remove(keyspace, key) => txn.remove_blind(keyspace, key)?,
-                Step::RemoveRange(keyspace, lo, hi) => {
-                    txn.remove_range(keyspace, lo, hi.as_deref())?
-                }
+        let mut bytes = &self.bytes[..];
+        while let Some((header, rest)) = Header::decode(bytes) {
+            let (first, rest) = rest.split_at(header.first_bytes);
+            let (second, rest) = rest.split_at(header.second_bytes);
+            let keyspace = &self.keyspaces[header.keyspace as usize];
+            match header.action {
+                Action::Upsert => txn.upsert(keyspace, first, second)?,
+                Action::Remove => txn.remove_blind(keyspace, first)?,
+                Action::RemoveRange => txn.remove_range(keyspace, first, Some(second))?,
+                Action::RemoveTail => txn.remove_range(keyspace, first, None)?,
             }
+            bytes = rest;
         }
         Ok(())
     }
@@ -185,6 +253,12 @@ impl WriteBatch {
 pub(crate) struct BatchQueue {
     waiting: Mutex<Vec<Arc<Waiting>>>,
     leader: Mutex<()>,
+}
+
+impl BatchQueue {
+    fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty()
+    }
 }
 
 struct Waiting {
@@ -224,12 +298,23 @@ impl Database {
         if batch.is_empty() {
             return self.core.engine.check_writable();
         }
+        let queue = &self.core.batches;
+        // Nobody else is at it: no queue.
+        if let Some(leader) = queue.leader.try_lock()
+            && queue.is_empty()
+        {
+            let committed = write_logged(&self.core, &batch, false);
+            drop(leader);
+            return match committed? {
+                Some(committed) => self.finish_write(committed),
+                None => self.write_waiting(&batch),
+            };
+        }
         let own = Arc::new(Waiting {
             batch,
             result: Mutex::new(None),
             done: Condvar::new(),
         });
-        let queue = &self.core.batches;
         queue.waiting.lock().push(Arc::clone(&own));
         let group = {
             let _leader = queue.leader.lock();
@@ -263,11 +348,14 @@ impl Database {
         drop(result);
         match outcome {
             Outcome::Done(result) => result,
-            Outcome::Busy => {
-                let committed = write_logged(&self.core, &own.batch, true)?;
-                self.finish_write(committed.expect("it may wait"))
-            }
+            Outcome::Busy => self.write_waiting(&own.batch),
         }
+    }
+
+    /// Writes a batch whose keyspaces are being written to.
+    fn write_waiting(&self, batch: &WriteBatch) -> Result<()> {
+        let committed = write_logged(&self.core, batch, true)?;
+        self.finish_write(committed.expect("it may wait"))
     }
 
     fn finish_write(&self, committed: Committed) -> Result<()> {
@@ -287,7 +375,8 @@ fn write_logged(
     batch: &WriteBatch,
     waits: bool,
 ) -> Result<Option<Committed>> {
-    let mut keyspaces: Vec<&Keyspace> = batch.steps.iter().map(Step::keyspace).collect();
+    // Two handles may be of one keyspace.
+    let mut keyspaces: SmallVec<[&Keyspace; 4]> = batch.keyspaces.iter().collect();
     keyspaces.sort_unstable_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
     keyspaces.dedup_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
     let begun = WriteTxn::begin_or_give_up(db, &keyspaces, TxnKind::Buffered, waits)?;

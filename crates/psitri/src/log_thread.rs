@@ -1,5 +1,8 @@
-//! Housekeeping for the writers: log segments and buffer memory are touched ahead of them, full segments are flushed, and with
-//! [`Durability::Async`](crate::Durability::Async) the log is flushed at intervals.
+//! Housekeeping for the writers: log segments and buffer memory are touched ahead of them, full segments are flushed ahead of commits that
+//! wait for the disk, and with [`Durability::Async`](crate::Durability::Async) the log is flushed at intervals.
+//!
+//! Where no commit waits, full segments are left to the system: flushing a mapped segment takes every page from all processors once, which
+//! was a fifth of the work of loads, and most of it is never needed, as the next checkpoint releases the segment.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +22,7 @@ impl Engine {
         };
         let interval = self.options.async_interval;
         let flushes = self.options.durability == Durability::Async;
+        let nobody_waits = self.options.durability == Durability::None;
         let mut flushed_at = Instant::now();
         let mut seen = log.appended_lsn();
         let mut moved_at = None;
@@ -36,12 +40,16 @@ impl Engine {
                 drop(active);
                 // An idle log needs no spare segments: they would only take space.
                 let busy = moved_at.is_some_and(|at: Instant| at.elapsed() < IDLE);
-                if busy && log.needs_maintenance() {
+                let for_flushes = !nobody_waits || log.was_waited_for();
+                if busy && log.needs_spare() {
                     // Without space for a spare the appender tries itself, and reports the error to its caller.
-                    let _ = log.prepare_spare();
-                    if let Err(error) = log.flush_full_segments() {
-                        self.poison(&Error::from(error));
-                    }
+                    let _ = log.prepare_spare(for_flushes);
+                }
+                if busy
+                    && for_flushes
+                    && let Err(error) = log.flush_full_segments()
+                {
+                    self.poison(&Error::from(error));
                 }
                 if flushes && flushed_at.elapsed() >= interval {
                     flushed_at = Instant::now();

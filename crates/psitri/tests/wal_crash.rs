@@ -169,7 +169,7 @@ fn work(
     for _ in 0..steps {
         match random.below(24) {
             0 => {
-                shared.prepare_spare()?;
+                shared.prepare_spare(random.below(2) == 0)?;
             }
             1 => shared.flush_full_segments()?,
             2..5 => {
@@ -384,7 +384,7 @@ fn a_spare_that_cannot_be_made_is_no_harm() {
         CallKind::SyncDir,
     ] {
         storage.inject(Fault::nth(kind, 1, FaultError::Io));
-        wal.shared().prepare_spare().unwrap_err();
+        wal.shared().prepare_spare(true).unwrap_err();
         assert_eq!(storage.list().unwrap().len(), 1, "{kind:?} left a file");
     }
     wal.append(1, 1, b"fine").unwrap();

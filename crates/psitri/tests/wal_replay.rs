@@ -276,10 +276,10 @@ fn maintenance_comes_to_rest() {
         wal.append(csn, 1, &payload(csn, 500)).unwrap();
     }
     let shared = wal.shared();
-    assert!(shared.needs_maintenance());
+    assert!(shared.needs_spare());
     shared.flush_full_segments().unwrap();
-    while shared.prepare_spare().unwrap() {}
-    assert!(!shared.needs_maintenance());
+    while shared.prepare_spare(true).unwrap() {}
+    assert!(!shared.needs_spare());
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn many_threads_commit_durably() {
         }
         scope.spawn(|| {
             for _ in 0..20 {
-                shared.prepare_spare().unwrap();
+                shared.prepare_spare(true).unwrap();
                 shared.flush_full_segments().unwrap();
             }
         });

@@ -328,6 +328,17 @@ impl WriteMap {
         };
     }
 
+    /// Takes the pages out of the address space, where that is possible without a change of content; the next access brings one back. A flush
+    /// that meets no page here has none to take away from all processors, one by one. A hint.
+    pub fn unload(&self) {
+        #[cfg(target_os = "linux")]
+        if let Owner::File { .. } = &self._owner {
+            // SAFETY: the whole of our mapping (invariant 1). It is shared with the file: what was stored is in the file's pages, and stays.
+            let _ =
+                unsafe { mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+        }
+    }
+
     /// Makes the pages of a range present and writable, so that later stores do not fault. Content stays as it is.
     pub fn populate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
         let Some((start, bytes)) = page_range(offset, len, self.len) else {

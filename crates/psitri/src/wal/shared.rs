@@ -44,6 +44,8 @@ pub struct WalShared {
     options: WalOptions,
     appended: AtomicU64,
     durable: AtomicU64,
+    /// Somebody waited for a flush.
+    waited: AtomicBool,
     poisoned: AtomicBool,
     poison: Mutex<Option<Cause>>,
     group: GroupCommit<Cause>,
@@ -96,6 +98,7 @@ impl WalShared {
             options,
             appended: AtomicU64::new(lsn),
             durable: AtomicU64::new(lsn),
+            waited: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
             poison: Mutex::new(None),
             group: GroupCommit::new(lsn),
@@ -131,6 +134,7 @@ impl WalShared {
         if self.durable_lsn() >= lsn {
             return Ok(());
         }
+        self.waited.store(true, Ordering::Relaxed);
         let flush = || self.flush_below(u64::MAX);
         self.group
             .wait_durable(lsn, flush)
@@ -161,9 +165,15 @@ impl WalShared {
         self.poison.lock().clone()
     }
 
-    /// True when [`WalShared::prepare_spare`] or [`WalShared::flush_full_segments`] would do something.
+    /// Whether anybody ever waited for a flush. As long as nobody did, full segments need not be flushed ahead of time.
     #[must_use]
-    pub fn needs_maintenance(&self) -> bool {
+    pub fn was_waited_for(&self) -> bool {
+        self.waited.load(Ordering::Relaxed)
+    }
+
+    /// True when [`WalShared::prepare_spare`] would do something.
+    #[must_use]
+    pub fn needs_spare(&self) -> bool {
         if self.poisoned.load(Ordering::Relaxed) {
             return false;
         }
@@ -171,14 +181,12 @@ impl WalShared {
         let unready = |spare: &Arc<SegmentFile>| {
             self.options.populate && !spare.populated.load(Ordering::Relaxed)
         };
-        let current = table.live.back().map_or(0, |segment| segment.whole_lsn);
-        table.spares.len() < self.options.spares_max
-            || table.spares.iter().any(unready)
-            || self.durable_lsn() < current
+        table.spares.len() < self.options.spares_max || table.spares.iter().any(unready)
     }
 
-    /// Makes one spare segment, or touches the pages of one. `false`: all spares are ready.
-    pub fn prepare_spare(&self) -> Result<bool, WalError> {
+    /// Makes one spare segment, or touches the pages of one. `false`: all spares are ready. With `for_flushes` a new file is written and
+    /// flushed once, so that later flushes of it are quick.
+    pub fn prepare_spare(&self, for_flushes: bool) -> Result<bool, WalError> {
         let _preparing = self.preparing.lock();
         let (unpopulated, missing) = {
             let table = self.table.lock();
@@ -201,7 +209,8 @@ impl WalShared {
             return Ok(false);
         }
         let id = self.take_id();
-        let spare = SegmentFile::create(&*self.storage, id, self.options.segment_bytes, true)?;
+        let spare =
+            SegmentFile::create(&*self.storage, id, self.options.segment_bytes, for_flushes)?;
         if self.options.populate {
             self.populate(&spare)?;
         }
@@ -426,6 +435,9 @@ impl WalShared {
             let end = next.map_or(appended, |next| next.start_lsn);
             if end <= durable || segment.start_lsn >= target {
                 continue;
+            }
+            if let (Some(_), Some(full)) = (next, &segment.mapped) {
+                full.map.unload();
             }
             self.sync_segment(segment)
                 .map_err(|error| self.set_poison_cause(error))?;
