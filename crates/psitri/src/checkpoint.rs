@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! (1) A superblock is written only after everything it refers to was flushed, and the log up to its end: the trees may hold
-//!     a commit whose predecessors, or whose other half in another keyspace, are in the log only.
+//!     a commit whose predecessors, or whose other half in another keyspace, are in the log only. Where the trees hold all commits, the
+//!     log is needed only as the place to go on from.
 //! (2) Replay starts at the first commit that is in no merged tree; segments before it are recycled only when the
 //!     superblock that says so is durable.
 //! (3) Every checkpoint has a tree version of its own: what it replaces in the catalog dies with it.
@@ -39,6 +40,8 @@ struct Prepared {
     before: Root,
     /// End of the log: no commit in the trees lies beyond it.
     log_end: u64,
+    /// Some commits are in the log only.
+    needs_log: bool,
 }
 
 impl Engine {
@@ -180,6 +183,7 @@ impl Engine {
             version,
             before,
             log_end,
+            needs_log: unmerged < log_end,
         })
     }
 
@@ -197,8 +201,12 @@ impl Engine {
     /// (1): log, data, superblock.
     fn write(&self, prepared: &mut Prepared) -> Result<()> {
         if let Some(log) = &self.log {
-            let flushed = log.flush(prepared.log_end).map_err(Error::from);
-            match flushed {
+            let flushed = if prepared.needs_log {
+                log.flush(prepared.log_end)
+            } else {
+                log.secure_segment_of(prepared.log_end)
+            };
+            match flushed.map_err(Error::from) {
                 Ok(durable) => prepared.record.wal_durable_lsn = durable,
                 Err(error) => {
                     self.pager.cancel_checkpoint();

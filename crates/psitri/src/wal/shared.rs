@@ -148,6 +148,15 @@ impl WalShared {
             .map_err(|cause| WalError::Poisoned { cause })
     }
 
+    /// Makes sure that the segment which holds the end of a record at `lsn`, the newest of them if the end of one is the start of the next, is
+    /// found after a power loss, whatever becomes of the records. Returns the durable LSN.
+    pub fn secure_segment_of(&self, lsn: u64) -> Result<u64, WalError> {
+        let mut flushes = self.flushing.lock();
+        self.check_poison()?;
+        self.secured_segment_of(lsn, &mut flushes)?;
+        Ok(self.durable_lsn())
+    }
+
     /// Flushes the segments that take no more records, so that a durable commit has only the current one to wait for.
     pub fn flush_full_segments(&self) -> Result<(), WalError> {
         let whole_lsn = self
@@ -225,21 +234,17 @@ impl WalShared {
         {
             let mut flushes = self.flushing.lock();
             self.check_poison()?;
-            loop {
-                let successor = {
-                    let table = self.table.lock();
-                    match (table.live.front(), table.live.get(1)) {
-                        (Some(_), Some(next)) if next.start_lsn <= lsn => Arc::clone(next),
-                        _ => break,
-                    }
-                };
-                // After a power loss the log must still begin somewhere: without the predecessor, at the successor's header.
-                if !successor.header_durable.load(Ordering::Acquire) {
-                    self.sync_segment(&successor)
-                        .map_err(|error| self.set_poison(error))?;
-                    *flushes += 1;
-                }
-                released.extend(self.table.lock().live.pop_front());
+            // After a power loss the log must still begin somewhere: without what is released, at the header of the first segment kept.
+            let Some(first_kept) = self.secured_segment_of(lsn, &mut flushes)? else {
+                return Ok(());
+            };
+            let mut table = self.table.lock();
+            while table
+                .live
+                .front()
+                .is_some_and(|front| !Arc::ptr_eq(front, &first_kept))
+            {
+                released.extend(table.live.pop_front());
             }
         }
         for segment in released {
@@ -406,6 +411,24 @@ impl WalShared {
         }
         segment.header_durable.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// The newest segment that begins at or before `lsn`, its header made durable. The caller holds `flushing`.
+    fn secured_segment_of(
+        &self,
+        lsn: u64,
+        flushes: &mut u64,
+    ) -> Result<Option<Arc<Segment>>, WalError> {
+        let holds = |segment: &&Arc<Segment>| segment.start_lsn <= lsn;
+        let segment = self.table.lock().live.iter().rev().find(holds).cloned();
+        if let Some(segment) = &segment
+            && !segment.header_durable.load(Ordering::Acquire)
+        {
+            self.sync_segment(segment)
+                .map_err(|error| self.set_poison(error))?;
+            *flushes += 1;
+        }
+        Ok(segment)
     }
 
     fn flush_below(&self, upto_lsn: u64) -> Result<u64, Cause> {
