@@ -17,7 +17,7 @@ use std::{
 };
 
 use crate::{
-    Options, Result,
+    Durability, Options, Result,
     buffer::{BufferWriter, Kind},
     catalog::read_catalog,
     engine::{Engine, EngineKind, TreeState, buffer_error},
@@ -50,9 +50,15 @@ fn next_database_id() -> u64 {
 }
 
 fn wal_options(options: &Options) -> WalOptions {
+    let flushes_each = matches!(
+        options.durability,
+        Durability::Sync | Durability::WriteThrough
+    );
     WalOptions {
         segment_bytes: options.wal_segment_bytes.next_multiple_of(16 << 10),
         spares_max: WAL_SPARES_MAX,
+        populate: !flushes_each,
+        store_by_call: flushes_each,
         ..WalOptions::default()
     }
 }

@@ -50,6 +50,7 @@ fn options(random: &mut Random) -> WalOptions {
         segment_bytes: (16 * 1024) << random.below(2),
         spares_max: random.below(3) as usize,
         populate: random.below(2) == 0,
+        store_by_call: random.below(2) == 0,
         nonce_seed: Some(random.below(u64::MAX)),
     }
 }
@@ -283,6 +284,7 @@ fn small() -> WalOptions {
         segment_bytes: 16 * 1024,
         spares_max: 1,
         populate: true,
+        store_by_call: false,
         nonce_seed: Some(1),
     }
 }

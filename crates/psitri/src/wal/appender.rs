@@ -8,7 +8,7 @@
 //! 2. All files that a record needs are at hand before its first byte is stored, so `append` does all or nothing.
 //!
 //! Failure modes: no space for a new segment, or a poisoned log: an error, and the log is as before.
-#![allow(unsafe_code)] // stores through the mapping
+#![allow(unsafe_code)] // stores into the log
 use super::{
     WalError, WalOptions, WalShared,
     record::{self, FRAGMENT_BYTES_MIN, HEADER_BYTES, Kind, padded_bytes},
@@ -162,8 +162,10 @@ impl Wal {
         let header = record::header(self.current.nonce, lsn, kind, csn, op_count, payload);
         // SAFETY: we are the one appender and store at the end of the log (invariant 1).
         unsafe {
-            self.current.store(lsn + HEADER_BYTES as u64, payload);
-            self.current.store(lsn, &header);
+            let by_call = self.shared.stores_by_call();
+            self.current
+                .store(lsn + HEADER_BYTES as u64, payload, by_call);
+            self.current.store(lsn, &header, by_call);
         }
         self.end_lsn = lsn + padded_bytes(payload.len());
         debug_assert!(self.end_lsn <= self.limit_lsn);

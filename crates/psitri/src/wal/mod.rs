@@ -52,6 +52,9 @@ pub struct WalOptions {
     /// Touch spare segments ahead of the writer. Good for commits that are not flushed one by one; where each commit is flushed the
     /// touched pages would be written once more for nothing.
     pub populate: bool,
+    /// Store records with system calls, not through the mapping. Good where each commit is flushed: a flush of a mapped page takes it from
+    /// all processors, and the next store has to ask for it again.
+    pub store_by_call: bool,
     /// Seed of the nonces that tell a recycled segment's records from new ones; `None`: from the system. For repeatable tests.
     pub nonce_seed: Option<u64>,
 }
@@ -62,6 +65,7 @@ impl Default for WalOptions {
             segment_bytes: 16 * 1024 * 1024,
             spares_max: 2,
             populate: true,
+            store_by_call: false,
             nonce_seed: None,
         }
     }

@@ -279,20 +279,22 @@ impl Segment {
         };
     }
 
-    /// Copies bytes to a place in the stream that this segment holds.
+    /// Copies bytes to a place in the stream that this segment holds; `by_call`: with a system call, if that succeeds.
     ///
     /// # Safety
     /// The caller is the one appender, and `lsn` is not below its end of log.
     #[inline]
-    pub unsafe fn store(&self, lsn: u64, bytes: &[u8]) {
+    pub unsafe fn store(&self, lsn: u64, bytes: &[u8], by_call: bool) {
         debug_assert!(lsn >= self.start_lsn && lsn + bytes.len() as u64 <= self.limit_lsn());
         if let Some(mapped) = &self.mapped {
+            let at = DATA_OFFSET + (lsn - self.start_lsn);
+            if by_call && mapped.file.write_at(bytes, at).is_ok() {
+                return;
+            }
             // SAFETY: nobody else stores into or reads the data area beyond the end of the log (contract).
             unsafe {
-                mapped
-                    .map
-                    .copy_in(DATA_OFFSET + (lsn - self.start_lsn), bytes)
-            };
+                mapped.map.copy_in(at, bytes);
+            }
         }
     }
 }

@@ -27,6 +27,11 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+/// A mark is stored after the first flush, then whenever so many bytes were flushed since the last one,
+const MARK_BYTES: u64 = 64 << 10;
+/// or so many flushes were made.
+const MARK_FLUSHES: u64 = 16;
+
 /// The first failure, given to everyone who comes later.
 type Cause = Arc<StorageError>;
 
@@ -49,10 +54,18 @@ pub struct WalShared {
     poisoned: AtomicBool,
     poison: Mutex<Option<Cause>>,
     group: GroupCommit<Cause>,
-    /// Counts flushes, for the turn of the mark slots.
-    flushing: Mutex<u64>,
+    flushing: Mutex<Flushes>,
     preparing: Mutex<()>,
     table: Mutex<Table>,
+}
+
+/// How many flushes there were, for when and where marks are stored.
+#[derive(Debug, Default)]
+struct Flushes {
+    count: u64,
+    marks: u64,
+    marked_lsn: u64,
+    marked_at: u64,
 }
 
 #[derive(Debug)]
@@ -62,6 +75,21 @@ struct Table {
     id_next: u32,
     sequence_next: u64,
     nonce_seed: u64,
+}
+
+impl Flushes {
+    /// Notes in a segment what is durable, now and then: a mark is another page for the next flush to write. `last`: the segment takes no
+    /// more records.
+    fn mark(&mut self, segment: &Segment, durable_lsn: u64, last: bool) {
+        let due = self.marks == 0
+            || self.count - self.marked_at >= MARK_FLUSHES
+            || durable_lsn - self.marked_lsn >= MARK_BYTES;
+        if due || last {
+            segment.mark_durable(durable_lsn, self.marks);
+            self.marks += 1;
+            (self.marked_lsn, self.marked_at) = (durable_lsn, self.count);
+        }
+    }
 }
 
 /// Where a log continues.
@@ -102,7 +130,7 @@ impl WalShared {
             poisoned: AtomicBool::new(false),
             poison: Mutex::new(None),
             group: GroupCommit::new(lsn),
-            flushing: Mutex::new(0),
+            flushing: Mutex::default(),
             preparing: Mutex::new(()),
             table: Mutex::new(table),
         }
@@ -299,6 +327,11 @@ impl WalShared {
         Ok(())
     }
 
+    /// Whether records are stored with system calls.
+    pub(super) fn stores_by_call(&self) -> bool {
+        self.options.store_by_call
+    }
+
     /// Bytes of records that a new segment holds.
     pub(super) fn segment_capacity(&self) -> u64 {
         self.options.segment_bytes - DATA_OFFSET
@@ -417,7 +450,7 @@ impl WalShared {
     fn secured_segment_of(
         &self,
         lsn: u64,
-        flushes: &mut u64,
+        flushes: &mut Flushes,
     ) -> Result<Option<Arc<Segment>>, WalError> {
         let holds = |segment: &&Arc<Segment>| segment.start_lsn <= lsn;
         let segment = self.table.lock().live.iter().rev().find(holds).cloned();
@@ -426,7 +459,7 @@ impl WalShared {
         {
             self.sync_segment(segment)
                 .map_err(|error| self.set_poison(error))?;
-            *flushes += 1;
+            flushes.count += 1;
         }
         Ok(segment)
     }
@@ -464,13 +497,13 @@ impl WalShared {
             }
             self.sync_segment(segment)
                 .map_err(|error| self.set_poison_cause(error))?;
-            *flushes += 1;
+            flushes.count += 1;
             // Only whole records count (marks must be ends of records).
             let whole = next.map_or(appended, |next| next.whole_lsn).min(appended);
             if whole > durable {
                 durable = whole;
                 self.durable.store(durable, Ordering::Release);
-                segment.mark_durable(durable, *flushes);
+                flushes.mark(segment, durable, next.is_some());
             }
         }
         Ok(durable)
