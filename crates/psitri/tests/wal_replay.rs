@@ -14,6 +14,7 @@ fn options() -> WalOptions {
         segment_bytes: SEGMENT_BYTES,
         spares_max: 2,
         populate: false,
+        store_by_call: false,
         nonce_seed: Some(5),
     }
 }
