@@ -571,5 +571,12 @@ impl Drop for DatabaseCore {
             // A thread that panicked has nothing more to say here; the log has everything.
             let _ = thread.join();
         }
+        if let Some(log) = &engine.log
+            && !engine.is_poisoned()
+            && engine.replay_from.load(Ordering::Relaxed) == log.appended_lsn()
+        {
+            // A file system without holes keeps the space.
+            let _ = log.empty();
+        }
     }
 }

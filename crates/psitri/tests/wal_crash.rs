@@ -32,6 +32,8 @@ struct Model {
     generation: u64,
     /// No power loss since the log was last opened: the system still has everything.
     complete: bool,
+    /// The end came during the last append: the record may be there or not.
+    torn: bool,
 }
 
 struct Random(u64);
@@ -128,7 +130,8 @@ fn recover(storage: &SimStorage, model: &mut Model, random: &mut Random) -> Resu
         end.end_lsn
     );
     if model.complete {
-        let last = model.records.last().map_or(0, |r| r.end_lsn);
+        let certain = model.records.len() - usize::from(model.torn);
+        let last = model.records[..certain].last().map_or(0, |r| r.end_lsn);
         assert!(end.end_lsn >= last, "the end of the process lost records");
     }
     let wal = Wal::resume(Arc::new(storage.clone()), options(random), end.clone())?;
@@ -136,6 +139,7 @@ fn recover(storage: &SimStorage, model: &mut Model, random: &mut Random) -> Resu
     model.records.retain(|r| r.end_lsn <= end.end_lsn);
     model.durable_lsn = end.end_lsn;
     model.complete = true;
+    model.torn = false;
     Ok(wal)
 }
 
@@ -194,6 +198,10 @@ fn work(
             6 => shared.shrink()?,
             _ => {
                 append(wal, model, random)?;
+                model.torn = storage.is_crashed();
+                if model.torn {
+                    return Ok(());
+                }
             }
         }
     }

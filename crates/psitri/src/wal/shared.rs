@@ -291,6 +291,19 @@ impl WalShared {
         Ok(())
     }
 
+    /// Gives the space of the current segment's records back. None of them is needed: a durable checkpoint covers the whole log, and nothing
+    /// will be appended any more.
+    pub fn empty(&self) -> Result<(), WalError> {
+        let _flushing = self.flushing.lock();
+        self.check_poison()?;
+        let current = self.table.lock().live.back().cloned();
+        if let Some(mapped) = current.as_ref().and_then(|segment| segment.mapped.as_ref()) {
+            let bytes = mapped.bytes() - DATA_OFFSET;
+            mapped.file.punch_hole(DATA_OFFSET, bytes)?;
+        }
+        Ok(())
+    }
+
     /// Bytes of records from the oldest kept segment to the end.
     #[must_use]
     pub fn retained_bytes(&self) -> u64 {
