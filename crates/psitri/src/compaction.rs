@@ -7,12 +7,7 @@
 //! (1) Between two passes a checkpoint is durable, so that the space that the first one left can be used by the second.
 //! (2) A pass that finds nothing to do in a keyspace publishes nothing.
 
-use crate::{
-    Database, Keyspace, Result,
-    error::Error,
-    node::{PAGE_BYTES, UNITS_PER_PAGE},
-    tree::Rewrite,
-};
+use crate::{Database, Keyspace, Result, error::Error, node::UNITS_PER_PAGE, tree::Rewrite};
 
 /// All leaves are packed anew if pages in use are this share (one in so many) more than what they hold would fill. Only some of them would
 /// leave a part of a leaf at the end of each run.
@@ -62,10 +57,7 @@ impl Database {
         }
         let (used, live_units, _) = engine.pager.packing();
         if used * UNITS_PER_PAGE as u64 > live_units + live_units / WASTE_SHARE {
-            self.rewrite_all(Rewrite {
-                page_min: u64::MAX,
-                leaf_units_min: u32::MAX,
-            })?;
+            self.rewrite_all(Rewrite::Leaves)?;
             engine.checkpoint_fully()?;
         }
         for _ in 0..ROUNDS_MAX {
@@ -74,16 +66,12 @@ impl Database {
             if end - cut <= end / GAIN_SHARE {
                 break;
             }
-            self.rewrite_all(Rewrite {
-                page_min: cut,
-                leaf_units_min: 0,
-            })?;
+            self.rewrite_all(Rewrite::From(cut))?;
             engine.checkpoint_fully()?;
             if engine.pager.page_end() >= end {
                 break;
             }
         }
-        debug_assert!(engine.pager.page_end() * PAGE_BYTES as u64 > 0);
         Ok(())
     }
 

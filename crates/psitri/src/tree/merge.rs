@@ -55,22 +55,26 @@ pub(crate) struct KeyRange {
 
 /// Which parts of a tree are written anew although nothing in them changes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rewrite {
+pub(crate) enum Rewrite {
+    /// All leaves, so that they are packed together with their neighbours.
+    Leaves,
     /// Nodes and values on this page and behind it, so that they move to free space before it.
-    pub page_min: u64,
-    /// Leaves of fewer units, so that they are packed together with their neighbours.
-    pub leaf_units_min: u32,
+    From(u64),
 }
 
 impl Rewrite {
     fn wants_leaf(&self, at: NodeRef, leaf: Leaf<'_>) -> bool {
-        at.page() >= self.page_min
-            || at.units() < self.leaf_units_min
+        matches!(self, Rewrite::Leaves)
+            || self.moves(at.page())
             || (0..leaf.len()).any(|i| self.wants_value(leaf.value(i)))
     }
 
     fn wants_value(&self, stored: Stored<'_>) -> bool {
-        matches!(stored, Stored::External(pointer) if pointer.page() >= self.page_min)
+        matches!(stored, Stored::External(pointer) if self.moves(pointer.page()))
+    }
+
+    fn moves(&self, page: u64) -> bool {
+        matches!(self, Rewrite::From(page_min) if page >= *page_min)
     }
 }
 
@@ -90,7 +94,7 @@ pub(crate) fn rewrite(sink: &mut Sink<'_>, root: Root, rewrite: Rewrite) -> Resu
 fn has_work(pager: &Pager, at: NodeRef, rewrite: &Rewrite) -> Result<bool> {
     match open_root(pager, at)? {
         Node::Leaf(leaf) => Ok(rewrite.wants_leaf(at, leaf)),
-        Node::Inner(_) if at.page() >= rewrite.page_min => Ok(true),
+        Node::Inner(_) if rewrite.moves(at.page()) => Ok(true),
         Node::Inner(inner) => {
             for index in 0..inner.len() {
                 if has_work(pager, inner.child(index), rewrite)? {
