@@ -169,7 +169,7 @@ impl Layer<'_> {
 
 /// Orders like the key as far as it goes: the first eight bytes, zeros behind a shorter key.
 #[inline]
-fn head(key: &[u8]) -> u64 {
+pub(crate) fn head(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
         Some(bytes) => u64::from_be_bytes(*bytes),
         None => {

@@ -11,6 +11,7 @@
 use crate::{
     Result,
     buffer::Kind,
+    changes::head,
     node::ValuePointer,
     prefetch,
     tree::{Change, ChangeStream},
@@ -131,14 +132,7 @@ impl Run {
         let shared = self.shared_bytes;
         for place in &mut places {
             let rest = &self.key(place.at)[shared..];
-            place.head = match rest.first_chunk::<8>() {
-                Some(bytes) => u64::from_be_bytes(*bytes),
-                None => {
-                    let mut bytes = [0; 8];
-                    bytes[..rest.len()].copy_from_slice(rest);
-                    u64::from_be_bytes(bytes)
-                }
-            };
+            place.head = head(rest);
         }
         // Stable, so that of equal keys the newest comes last.
         places.sort_by(|a, b| {
