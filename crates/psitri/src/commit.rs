@@ -50,6 +50,7 @@ impl Engine {
                 Err(error) => return Err(self.log_failed(error)),
             },
         };
+        self.note_async(durability);
         commits.csn_next = csn + 1;
         stamp(csn, start);
         let waits = commits.log.is_some() && (durability.waits() || !commits.waiting.is_empty());
@@ -63,6 +64,13 @@ impl Engine {
             wait_until: waits.then_some(end),
             own_flush: waits && durability == Durability::WriteThrough,
         })
+    }
+
+    /// Has the log thread flush what was appended, if that is how a commit is to become durable.
+    pub fn note_async(&self, durability: Durability) {
+        if durability == Durability::Async {
+            self.flush_wanted.store(true, Ordering::Relaxed);
+        }
     }
 
     fn log_failed(&self, error: WalError) -> Error {
@@ -82,6 +90,7 @@ impl Engine {
         };
         let log = self.log.as_ref().expect("only logged commits wait");
         let flushed = if logged.own_flush {
+            log.note_wait();
             log.flush(lsn).map(drop)
         } else {
             log.wait_durable(lsn)
@@ -107,6 +116,7 @@ impl Engine {
         let Some(log) = &self.log else {
             return Ok(());
         };
+        log.note_wait();
         let durable = log
             .flush(u64::MAX)
             .map_err(|error| self.log_failed(error))?;

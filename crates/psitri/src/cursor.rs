@@ -69,6 +69,8 @@ pub struct Cursor<'a> {
     run: Range<usize>,
     /// The sources that stand on a key, as their keys follow one another.
     order: Vec<At>,
+    /// How many of them stand on the position's key.
+    sharing: usize,
 }
 
 /// One buffer.
@@ -126,6 +128,7 @@ impl<'a> Cursor<'a> {
             has_ranges,
             run: 0..0,
             order: Vec::new(),
+            sharing: 1,
         }
     }
 

@@ -578,5 +578,11 @@ impl Drop for DatabaseCore {
             // A file system without holes keeps the space.
             let _ = log.empty();
         }
+        if let Some(log) = &engine.log
+            && !engine.read_only
+        {
+            // Spares hold nothing; the next opening removes what stays.
+            let _ = log.shrink();
+        }
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     pins::Registry,
     state::{ArenaPool, Generation, KeyspaceState, State},
     storage::{Storage, StorageLock},
-    sync::{Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock},
+    sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock},
     tree::Root,
     wal::{Wal, WalError, WalShared},
 };
@@ -120,6 +120,8 @@ pub(crate) struct Engine {
     pub checkpointing: Mutex<()>,
     /// Where replay would begin, by the last checkpoint.
     pub replay_from: AtomicU64,
+    /// A commit is to be flushed in the background.
+    pub flush_wanted: AtomicBool,
     poison: OnceLock<String>,
     /// Last: nobody else may open the files while anything above lives.
     pub _lock: Option<StorageLock>,
@@ -226,6 +228,7 @@ impl Engine {
             paced_bytes: AtomicU64::new(0),
             checkpointing: Mutex::new(()),
             replay_from: AtomicU64::new(replay_from),
+            flush_wanted: AtomicBool::new(false),
             poison: OnceLock::new(),
             _lock: lock,
         }

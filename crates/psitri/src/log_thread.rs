@@ -6,7 +6,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Durability, engine::Engine, error::Error, sync::Arc};
+use crate::{
+    Durability,
+    engine::Engine,
+    error::Error,
+    sync::{Arc, Ordering},
+};
 
 /// How often the thread looks whether the appender needs a segment.
 const TICK: Duration = Duration::from_millis(2);
@@ -51,8 +56,11 @@ impl Engine {
                 {
                     self.poison(&Error::from(error));
                 }
-                if flushes && flushed_at.elapsed() >= interval {
+                let is_wanted = flushes || self.flush_wanted.load(Ordering::Relaxed);
+                if is_wanted && flushed_at.elapsed() >= interval {
                     flushed_at = Instant::now();
+                    // Before the flush: what is appended after this asks again.
+                    self.flush_wanted.store(false, Ordering::Relaxed);
                     if log.durable_lsn() < log.appended_lsn()
                         && let Err(error) = self.flush_log()
                     {

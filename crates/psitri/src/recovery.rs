@@ -42,7 +42,7 @@ const ARENAS_KEPT_MAX: usize = 1;
 /// Spare log segments kept for reuse.
 const WAL_SPARES_MAX: usize = 2;
 /// What an operation takes in the buffer beside its bytes in the log, at most about.
-const OP_BYTES_EXPECTED: u64 = 128;
+pub(crate) const OP_BYTES_EXPECTED: u64 = 128;
 
 fn next_database_id() -> u64 {
     static NEXT: PlainAtomicU64 = PlainAtomicU64::new(1);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use psitri::{Database, Options, storage::sim::SimStorage};
+use psitri::{Database, Durability, Options, storage::sim::SimStorage};
 
 fn options() -> Options {
     Options::new()
@@ -81,4 +81,70 @@ fn a_transaction_that_nearly_filled_the_address_space_fits_behind_others() {
     let other = db.keyspace("other").unwrap();
     assert_eq!(db.snapshot().count(&ks, ..).unwrap(), 6_000);
     assert_eq!(db.snapshot().count(&other, ..).unwrap(), 700);
+}
+
+/// What is ingested is in no buffer, and logged as long as it is little: little enough to be read back into one.
+#[test]
+fn many_small_ingests_are_recovered() {
+    let disk = SimStorage::new(5);
+    disk.set_early_write_back(false);
+    let db = open(&disk);
+    let ks = db.keyspace("k").unwrap();
+    const CALLS: u32 = 80;
+    const EACH: u32 = 10_000;
+    let mut txn = db.begin_direct(&[&ks]).unwrap();
+    for call in 0..CALLS {
+        let numbers = call * EACH..(call + 1) * EACH;
+        let entries = numbers.map(|number| (number.to_be_bytes(), b"v"));
+        txn.ingest(&ks, entries).unwrap();
+    }
+    txn.commit().unwrap();
+    disk.crash_now();
+    let left = disk.process_crash(6);
+    drop(db);
+    let db = open(&left);
+    let ks = db.keyspace("k").unwrap();
+    let expected = u64::from(CALLS * EACH);
+    assert_eq!(db.snapshot().count(&ks, ..).unwrap(), expected);
+}
+
+/// A closed database gives the space of its log back, and opening it needs no more than its own first segment.
+#[test]
+fn opening_a_closed_database_needs_little_space() {
+    let disk = SimStorage::new(7);
+    let db = open(&disk);
+    let ks = db.keyspace("k").unwrap();
+    for number in 0..2_000u32 {
+        let mut txn = db.begin(&[&ks]).unwrap();
+        txn.upsert(&ks, &number.to_be_bytes(), &[7; 100]).unwrap();
+        txn.commit().unwrap();
+    }
+    drop(ks);
+    db.close().unwrap();
+    let used = disk.allocated_bytes();
+    assert!(used < 400 << 10, "{used} bytes for 200 KB");
+    disk.set_capacity_bytes(Some(used + (300 << 10)));
+    let db = open(&disk);
+    let ks = db.keyspace("k").unwrap();
+    assert_eq!(db.snapshot().count(&ks, ..).unwrap(), 2_000);
+}
+
+/// The mode `async` may be one commit's, whatever that of the database is.
+#[test]
+fn an_async_commit_in_a_database_without_flushes_is_flushed_soon() {
+    let disk = SimStorage::new(9);
+    disk.set_early_write_back(false);
+    let options = options().async_interval(Duration::from_millis(20));
+    let db = Database::open_on(Arc::new(disk.clone()), options).unwrap();
+    let ks = db.keyspace("k").unwrap();
+    let mut txn = db.begin(&[&ks]).unwrap();
+    txn.upsert(&ks, b"key", b"value").unwrap();
+    txn.commit_with(Durability::Async).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    disk.crash_now();
+    let left = disk.crash(10);
+    drop(db);
+    let db = open(&left);
+    let ks = db.open_keyspace("k").unwrap();
+    assert!(db.get(&ks, b"key").unwrap().is_some());
 }

@@ -496,3 +496,81 @@ fn an_own_cursor_sees_keys_that_its_transaction_inserts() {
     }
     assert!(!cursor.next());
 }
+
+/// A cursor walks ahead of its position by 1, 2, 4 and so on to 32 entries: it must be able to turn at any of them, and at the ends.
+#[test]
+fn a_cursor_turns_anywhere() {
+    for count in [0usize, 1, 2, 3, 31, 32, 33, 34, 63, 64, 65, 200] {
+        let buffer = buffer();
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        let key = |number: usize| (number as u16 * 3).to_be_bytes();
+        for number in (0..count).rev() {
+            writer.put(&key(number), Kind::Value, &[], floor).unwrap();
+        }
+        for start in (0..count).step_by(count.div_ceil(20).max(1)) {
+            for steps in 0..=70 {
+                for forward in [true, false] {
+                    let mut cursor = buffer.cursor();
+                    assert!(cursor.seek_ge(&key(start)));
+                    let mut at = Some(start);
+                    let moves = [(forward, steps), (!forward, 3), (forward, 3)];
+                    for (forward, steps) in moves {
+                        for _ in 0..steps {
+                            // A cursor that left the entries stays outside.
+                            at = match (at, forward) {
+                                (Some(at), true) => Some(at + 1).filter(|at| *at < count),
+                                (Some(at), false) => at.checked_sub(1),
+                                (None, _) => None,
+                            };
+                            let moved = if forward {
+                                cursor.next()
+                            } else {
+                                cursor.prev()
+                            };
+                            assert_eq!(moved, at.is_some(), "{count} {start} {steps} {forward}");
+                            let expected = at.map(key);
+                            let expected = expected.as_ref().map_or(&[][..], |key| &key[..]);
+                            assert_eq!(cursor.key(), expected);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_own_cursor_sees_keys_inserted_around_its_window() {
+    for distance in [-3i32, -1, 1, 2, 5, 20, 50, 90] {
+        let buffer = buffer();
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        let mut keys: Vec<u16> = (0..200).map(|number| number * 10).collect();
+        for key in &keys {
+            writer
+                .put(&key.to_be_bytes(), Kind::Value, &[], floor)
+                .unwrap();
+        }
+        // SAFETY: beside the writer on one thread, with no result alive across a write.
+        let mut cursor = unsafe { buffer.cursor_own() };
+        assert!(cursor.first());
+        let mut seen = vec![keys[0]];
+        for _ in 0..40 {
+            assert!(cursor.next());
+            seen.push(u16::from_be_bytes(cursor.key().try_into().unwrap()));
+        }
+        let new = (400 + 10 * distance) as u16 + 5;
+        writer
+            .put(&new.to_be_bytes(), Kind::Value, &[], floor)
+            .unwrap();
+        while cursor.next() {
+            seen.push(u16::from_be_bytes(cursor.key().try_into().unwrap()));
+        }
+        if new > 400 {
+            keys.push(new);
+            keys.sort_unstable();
+        }
+        assert_eq!(seen, keys, "distance {distance}");
+    }
+}

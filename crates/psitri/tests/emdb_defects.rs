@@ -4,7 +4,7 @@ mod defects;
 
 use defects::{after_the_process, count, open, options, put, scattered};
 use psitri::{
-    Database, Error, Keyspace,
+    Database, Error, Keyspace, ReadMode,
     storage::{Storage, sim::SimStorage},
 };
 use std::ops::ControlFlow;
@@ -116,6 +116,50 @@ fn compaction_racing_with_writers() {
     check(&db);
     let (_, db) = after_the_process(&storage, db);
     check(&db);
+}
+
+/// An entry that a cursor finds in the buffer is not lost to damage in the leaf behind it.
+#[test]
+fn damage_is_met_where_it_is_and_not_before() {
+    let storage = SimStorage::new(1);
+    let db = open(&storage).unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    const KEYS: u64 = 2000;
+    let mut txn = db.begin_direct(&[&keyspace]).unwrap();
+    for number in 0..KEYS {
+        let key = number.to_be_bytes();
+        txn.upsert(&keyspace, &key, &[number as u8; 60]).unwrap();
+    }
+    txn.commit().unwrap();
+    db.close().unwrap();
+    let file = storage.open("data", psitri::storage::OpenMode::Read);
+    let pages = file.unwrap().len().unwrap() / 4096;
+    let mut errors = 0;
+    for page in 2..pages {
+        let damaged = storage.process_crash(page);
+        let noise = [0xa5; 16];
+        damaged.damage("data", page * 4096 + 1000, &noise).unwrap();
+        let Ok(db) = open(&damaged) else { continue };
+        let keyspace = db.open_keyspace("k").unwrap();
+        let merged = db.snapshot_with(ReadMode::Trie);
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        for number in 0..KEYS {
+            txn.upsert(&keyspace, &number.to_be_bytes(), b"new")
+                .unwrap();
+        }
+        txn.commit().unwrap();
+        let snapshot = db.snapshot();
+        for number in 0..KEYS {
+            let key = number.to_be_bytes();
+            // The seek has to look for the key in its own leaf, and in no other.
+            let in_reach = merged.get(&keyspace, &key).is_ok();
+            errors += u64::from(!in_reach);
+            let mut cursor = snapshot.cursor(&keyspace).unwrap();
+            assert_eq!(cursor.seek(&key).is_ok(), in_reach, "{number}, page {page}");
+            assert_eq!(cursor.seek_back(&key).is_ok(), in_reach);
+        }
+    }
+    assert!(errors > 0, "some page held keys");
 }
 
 #[test]

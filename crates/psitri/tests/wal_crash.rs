@@ -196,6 +196,15 @@ fn work(
                 shared.release_below(lsn)?;
             }
             6 => shared.shrink()?,
+            7 => {
+                // A checkpoint that holds every record: the log is needed only as the place to go on from.
+                let end = wal.end_lsn();
+                shared.secure_segment_of(end)?;
+                model.generation += 1;
+                write_super(storage, model.generation, end)?;
+                model.durable_lsn = model.durable_lsn.max(end);
+                shared.release_below(end)?;
+            }
             _ => {
                 append(wal, model, random)?;
                 model.torn = storage.is_crashed();

@@ -4,8 +4,8 @@
 //! (1) Going forward, every source stands at its first key at or after the position; going backward, at its last at or before it.
 //! (2) `order` are the sources that stand on a key, in the order of their keys in the direction of the cursor; of equal keys the newest
 //!     comes first, and the tree last.
-//! (3) With a position, only the source `at`, the first of `order`, stands on its key. What others had to say about the key was heard,
-//!     and they were moved on.
+//! (3) With a position, the first `sharing` of `order` stand on its key; the first of them is `at`. What they have to say about the key was
+//!     heard. They move on with the next step, so that damage behind the key is not met before.
 //! (4) With a position in the tree, `run` are indices of its leaf without a key of a layer, or an end of the bounds, between them. It is
 //!     empty, or the position is inside.
 
@@ -62,7 +62,7 @@ impl<'a> Cursor<'a> {
                         return self.take(value);
                     }
                 }
-                At::Layer(index) if !self.has_ranges => {
+                At::Layer(index) if self.sharing == 1 && !self.has_ranges => {
                     return Ok(self.follow(index)? || self.settle()?);
                 }
                 At::Layer(_) => {}
@@ -83,6 +83,7 @@ impl<'a> Cursor<'a> {
             key.push(0);
             return self.seek_forward(&key);
         }
+        self.pass_sharing()?;
         self.advance(0)?;
         self.settle()
     }
@@ -123,6 +124,7 @@ impl<'a> Cursor<'a> {
                 }
                 return Ok(true);
             }
+            self.pass_sharing()?;
             match self.at {
                 At::Layer(index) if !self.has_ranges => {
                     if self.follow(index)? {
@@ -259,27 +261,27 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Whether the first key of all has a value; leaves it in `value`, and moves the other sources off the key (3).
+    /// Whether the first key of all has a value; leaves it in `value`. Counts the sources that stand on the key.
     fn decide(&mut self) -> Result<bool> {
         let mut found = self.ask(self.at)?;
-        let shares_key = |cursor: &Self, place: usize| {
-            cursor
-                .order
-                .get(place)
-                .is_some_and(|&source| cursor.source_key(source) == cursor.key())
-        };
-        let mut sharing = 1;
-        while shares_key(self, sharing) {
+        self.sharing = 1;
+        while let Some(&source) = self.order.get(self.sharing)
+            && self.source_key(source) == self.key()
+        {
             if found.is_none() {
-                found = self.ask(self.order[sharing])?;
+                found = self.ask(source)?;
             }
-            sharing += 1;
-        }
-        // From the last to the first: those that wait keep their places.
-        for place in (1..sharing).rev() {
-            self.advance(place)?;
+            self.sharing += 1;
         }
         Ok(found.unwrap_or(false))
+    }
+
+    /// Moves the sources on the position's key that are not the first. From the last on: those that wait keep their places.
+    fn pass_sharing(&mut self) -> Result<()> {
+        for place in (1..std::mem::replace(&mut self.sharing, 1)).rev() {
+            self.advance(place)?;
+        }
+        Ok(())
     }
 
     /// What a source says about its key: whether it has a value, which is left in `value`. `None` if older ones have to be asked.

@@ -42,6 +42,8 @@ pub(crate) struct Changes {
     /// Values that transactions wrote before; they are live from now on, but not this sink's to give back.
     pub adopted: Vec<Extent>,
     pub deaths: Vec<Extent>,
+    /// Births and deaths that were looked at for what was short-lived.
+    looked_at: usize,
 }
 
 impl Changes {
@@ -52,8 +54,18 @@ impl Changes {
     }
 
     /// Gives back at once what was both written and made obsolete by the one who holds these changes. `birth` is the
-    /// birth of everything written under them, and greater than that of anything else.
+    /// birth of everything written under them, and greater than that of anything else. Looks only if there is an eighth more to look at
+    /// than the last time: what is not given back here is when the changes are published.
     pub fn forget_short_lived(&mut self, pager: &Pager, birth: u64) {
+        let size = |changes: &Changes| changes.births.len() + changes.deaths.len();
+        if size(self) < self.looked_at + self.looked_at / 8 {
+            return;
+        }
+        self.give_back_short_lived(pager, birth);
+        self.looked_at = size(self);
+    }
+
+    fn give_back_short_lived(&mut self, pager: &Pager, birth: u64) {
         let mut dead: HashMap<(u64, u32), usize> = HashMap::new();
         self.deaths.retain(|extent| {
             let own = extent.birth >= birth;
@@ -274,6 +286,7 @@ impl<'p> Sink<'p> {
             births: std::mem::take(&mut self.births),
             adopted: std::mem::take(&mut self.adopted),
             deaths: std::mem::take(&mut self.deaths),
+            looked_at: 0,
         })
     }
 }

@@ -219,6 +219,10 @@ impl WriteTxn {
         let private = self.private.as_mut().expect("the transaction is direct");
         let ops = private.ops.take();
         let engine = Arc::clone(&self.db.engine);
+        if ops.is_none() && !engine.in_memory {
+            // Most of the flush, before others have to wait for it. If it fails, the one that counts fails as well.
+            let _ = engine.pager.data_sync.sync();
+        }
         let checkpointing =
             (ops.is_none() && !engine.in_memory).then(|| engine.checkpointing.lock());
         let mut tree = engine.tree.lock();
@@ -245,6 +249,7 @@ impl WriteTxn {
             .collect();
         if let (Some(ops), Some(log)) = (&ops, &mut commits.log) {
             log.append(csn, ops.op_count(), ops.payload())?;
+            engine.note_async(durability);
             if durability.waits() {
                 engine.flush_under_lock(&mut commits)?;
             }

@@ -7,10 +7,14 @@
 //! Any error undoes the transaction: some of what it wrote is in no buffer any more.
 
 use super::{VALUE_BUFFERED_BYTES_MAX, WriteTxn, run::Run, write::check_key};
-use crate::{Keyspace, Result, buffer::Kind, pager::Sink, sync::Arc, tree};
+use crate::{
+    Keyspace, Result, buffer::Kind, pager::Sink, recovery::OP_BYTES_EXPECTED, sync::Arc, tree,
+};
 
 /// Operations that are still logged, if the buffer is not smaller. More are cheaper in a checkpoint, which writes them once.
 const LOGGED_BYTES_MAX: usize = 8 << 20;
+/// What they take in the buffer into which recovery reads them, at most: half of the smallest one.
+const RECOVERED_BYTES_MAX: usize = 32 << 20;
 /// Smallest run: a tiny write buffer does not make tiny merges.
 const RUN_BYTES_MIN: usize = 64 << 10;
 /// Places in a run are 32-bit offsets; what is pushed last may lie behind this.
@@ -23,7 +27,8 @@ impl WriteTxn {
     /// This is the fast way to load data. The entries do not go through the write buffer: they are sorted and merged into the tree, up to
     /// twice `buffer_bytes` at a time. Nobody sees them before the commit, which makes a checkpoint if they were more than a few MiB. The
     /// transaction becomes a direct one ([`Database::begin_direct`](crate::Database::begin_direct)); inside of a
-    /// [nested](WriteTxn::nested) transaction the entries are written one by one.
+    /// [nested](WriteTxn::nested) transaction the entries are written one by one. Keyspaces outside of the transaction are read from a newer
+    /// snapshot afterwards.
     ///
     /// # Errors
     /// Those of `upsert`. They undo the transaction, as when one outgrows the buffer and the disk is full.
@@ -75,7 +80,7 @@ impl WriteTxn {
         }
         let buffer_bytes = self.db.engine.options.buffer_bytes;
         let run_bytes = (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX);
-        let mut run = Run::with_capacity(run_bytes);
+        let mut run = Run::default();
         let mut written = 0;
         for (key, value) in entries {
             let (key, value) = (key.as_ref(), value.as_ref());
@@ -115,9 +120,14 @@ impl WriteTxn {
         let engine = Arc::clone(&self.db.engine);
         let birth = self.birth();
         let private = self.private.as_mut().expect("the transaction is direct");
-        let logged = private.ops.as_ref().map_or(0, |ops| ops.bytes_len());
-        if logged + run.bytes_used() > LOGGED_BYTES_MAX.min(engine.options.buffer_bytes) {
-            private.ops = None;
+        if let Some(ops) = &private.ops {
+            let bytes = ops.bytes_len() + run.bytes_used();
+            let entries = ops.op_count() as usize + run.len();
+            let recovered = bytes + entries * OP_BYTES_EXPECTED as usize;
+            let logged_max = LOGGED_BYTES_MAX.min(engine.options.buffer_bytes);
+            if bytes > logged_max || recovered > RECOVERED_BYTES_MAX {
+                private.ops = None;
+            }
         }
         let part = &mut self.parts[index];
         let ops = private.ops.as_mut().filter(|_| engine.log.is_some());

@@ -35,26 +35,23 @@ struct Place {
 }
 
 /// Entries in the order of their arrival, then of their keys. See the module text.
+#[derive(Default)]
 pub(super) struct Run {
     bytes: Vec<u8>,
     places: Vec<Place>,
     shared_bytes: usize,
-    ascends: bool,
+    /// Some key was not above the one before it.
+    is_mixed: bool,
 }
 
 impl Run {
-    /// An empty run that will take about so many bytes; memory is taken as it fills.
-    pub fn with_capacity(bytes: usize) -> Run {
-        Run {
-            bytes: Vec::with_capacity(bytes),
-            places: Vec::new(),
-            shared_bytes: usize::MAX,
-            ascends: true,
-        }
-    }
-
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.places.len()
     }
 
     /// Memory in use.
@@ -66,7 +63,7 @@ impl Run {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.places.clear();
-        (self.shared_bytes, self.ascends) = (usize::MAX, true);
+        (self.shared_bytes, self.is_mixed) = (0, false);
     }
 
     /// Adds an entry. The run is smaller than 2 GiB, a payload than 4 GiB.
@@ -79,7 +76,7 @@ impl Run {
                     let equal = agreed.iter().zip(key).take_while(|(a, b)| a == b);
                     self.shared_bytes = equal.count();
                 }
-                self.ascends = self.ascends && self.key(last.at) < key;
+                self.is_mixed |= self.key(last.at) >= key;
             }
             _ => self.shared_bytes = key.len(),
         }
@@ -125,7 +122,7 @@ impl Run {
 
     /// Brings the entries in the order of their keys (3).
     pub fn sort(&mut self) {
-        if self.ascends {
+        if !self.is_mixed {
             return;
         }
         let mut places = std::mem::take(&mut self.places);
@@ -147,7 +144,7 @@ impl Run {
             is_same
         });
         self.places = places;
-        self.ascends = true;
+        self.is_mixed = false;
     }
 
     /// The entries as a stream for a merge. Values that pass are added to `ops` as operations on the keyspace, if there are any to add to,
@@ -157,7 +154,7 @@ impl Run {
         adopted: &'r mut Vec<u64>,
         ops: Option<(&'r mut OpsBuilder, u32)>,
     ) -> RunChanges<'r> {
-        debug_assert!(self.ascends, "the run is sorted");
+        debug_assert!(!self.is_mixed, "the run is sorted");
         RunChanges {
             run: self,
             next: 0,
@@ -232,7 +229,7 @@ mod tests {
     fn a_run_comes_out_as_a_map_would() {
         for seed in 0..300 {
             let mut random = SmallRng::seed_from_u64(seed);
-            let mut run = Run::with_capacity(100);
+            let mut run = Run::default();
             for _ in 0..3 {
                 let mut expected = BTreeMap::new();
                 let prefix = vec![b'p'; random.random_range(0..20)];
@@ -253,14 +250,14 @@ mod tests {
 
     #[test]
     fn ascending_keys_are_left_where_they_are() {
-        let mut run = Run::with_capacity(0);
+        let mut run = Run::default();
         for number in 0..1000u32 {
             run.push(&number.to_be_bytes(), Kind::Value, b"v");
         }
-        assert!(run.ascends);
+        assert!(!run.is_mixed);
         assert_eq!(drain(&mut run).len(), 1000);
         run.push(&999u32.to_be_bytes(), Kind::Value, b"w");
-        assert!(!run.ascends, "an equal key is not above the last");
+        assert!(run.is_mixed, "an equal key is not above the last");
         let entries = drain(&mut run);
         assert_eq!(entries.len(), 1000);
         assert_eq!(entries[999].1, b"w");

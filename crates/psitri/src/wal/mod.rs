@@ -22,7 +22,8 @@
 //! Invariants of the log as a whole:
 //! 1. Segments form a chain: each starts at the LSN where its predecessor stopped, and has a higher sequence number.
 //! 2. A durable mark never exceeds what was durable when it was stored, so it proves that the log once reached that LSN.
-//! 3. A segment is reused or removed only when it lies wholly below a durable checkpoint and its successor's header is durable.
+//! 3. A segment is reused or removed only when it lies wholly below a durable checkpoint and the header of the first segment that
+//!    is kept is durable.
 //! 4. What records refer to outside of the log ([`Referred`]) is durable before the records count as durable.
 //! 5. What follows a torn tail is removed, durably, before anything new is written, so that old records cannot join the new log.
 mod appender;

@@ -104,7 +104,8 @@ pub fn replay_while(
         sequence_max: None,
     };
     let (candidates, proven_lsn) = scan(storage, &mut end)?;
-    let proven_lsn = proven_lsn.max(durable_lsn);
+    // What lies before the caller's position is not needed, so nothing has to be known about it.
+    let proven_lsn = proven_lsn.max(durable_lsn).max(from_lsn);
     end.proven_lsn = proven_lsn;
     let missing = |what| WalError::Corrupted {
         file: storage.describe(),

@@ -6,8 +6,8 @@
 //! Invariants:
 //! 1. `table.live` is the chain (oldest first), never empty; its last segment is the one being appended to. A segment joins before
 //!    `appended` says that it has bytes.
-//! 2. `durable` <= `appended`, both ends of records; everything below `durable` was covered by a successful flush of its segment,
-//!    and every segment below it has a durable name.
+//! 2. `durable` <= `appended`, both ends of records; everything below `durable` was covered by a successful flush of its segment, which has a
+//!    durable name, or lies in segments that were released.
 //! 3. Only the holder of `flushing` flushes, stores marks and takes segments out of the chain; so a mark never hits a file that has
 //!    begun another life.
 //! 4. Once `poison` is set, nothing is appended, flushed or released any more.
@@ -162,7 +162,7 @@ impl WalShared {
         if self.durable_lsn() >= lsn {
             return Ok(());
         }
-        self.waited.store(true, Ordering::Relaxed);
+        self.note_wait();
         let flush = || self.flush_below(u64::MAX);
         self.group
             .wait_durable(lsn, flush)
@@ -200,6 +200,11 @@ impl WalShared {
     #[must_use]
     pub fn poison_cause(&self) -> Option<Arc<StorageError>> {
         self.poison.lock().clone()
+    }
+
+    /// Notes that somebody waits for a flush of his own.
+    pub fn note_wait(&self) {
+        self.waited.store(true, Ordering::Relaxed);
     }
 
     /// Whether anybody ever waited for a flush. As long as nobody did, full segments need not be flushed ahead of time.

@@ -231,15 +231,32 @@ fn walk<R: Reader>(
                 ("seek_back", cursor.seek_back(&key))
             }
             6..9 => {
+                for _ in 1..strides(random) {
+                    at = inside(at.map(|at| at + 1));
+                    assert_eq!(cursor.next().unwrap(), at.is_some(), "next of several");
+                }
                 at = inside(at.map(|at| at + 1));
                 ("next", cursor.next())
             }
             _ => {
+                for _ in 1..strides(random) {
+                    at = inside(at.and_then(|at| at.checked_sub(1)));
+                    assert_eq!(cursor.prev().unwrap(), at.is_some(), "prev of several");
+                }
                 at = inside(at.and_then(|at| at.checked_sub(1)));
                 ("prev", cursor.prev())
             }
         };
         assert_eq!(found.unwrap(), at.is_some(), "{what} in {first}..{end}");
         assert_entry(&cursor, expected, at, what);
+    }
+}
+
+/// How often a cursor goes on in one direction: mostly once, sometimes far enough for all that it does ahead of its position.
+fn strides(random: &mut Random) -> usize {
+    if random.percent(15) {
+        random.between(2, 100)
+    } else {
+        1
     }
 }
