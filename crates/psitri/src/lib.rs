@@ -35,6 +35,7 @@ pub mod buffer;
 pub mod node;
 #[doc(hidden)]
 pub mod pins;
+#[cfg(not(loom))]
 mod prefetch;
 #[doc(hidden)]
 pub mod storage;
