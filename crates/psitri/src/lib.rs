@@ -35,8 +35,6 @@ pub mod buffer;
 pub mod node;
 #[doc(hidden)]
 pub mod pins;
-#[cfg(not(loom))]
-mod prefetch;
 #[doc(hidden)]
 pub mod storage;
 mod sync;
@@ -78,6 +76,8 @@ mod merger;
 mod options;
 #[cfg(not(loom))]
 mod pager;
+#[cfg(not(loom))]
+mod prefetch;
 #[cfg(not(loom))]
 mod recovery;
 #[cfg(not(loom))]
