@@ -40,8 +40,6 @@ struct Prepared {
     before: Root,
     /// End of the log: no commit in the trees lies beyond it.
     log_end: u64,
-    /// Some commits are in the log only.
-    needs_log: bool,
 }
 
 impl Engine {
@@ -183,7 +181,6 @@ impl Engine {
             version,
             before,
             log_end,
-            needs_log: unmerged < log_end,
         })
     }
 
@@ -201,7 +198,8 @@ impl Engine {
     /// (1): log, data, superblock.
     fn write(&self, prepared: &mut Prepared) -> Result<()> {
         if let Some(log) = &self.log {
-            let flushed = if prepared.needs_log {
+            // Some commits are in the log only (1).
+            let flushed = if prepared.record.wal_start_lsn < prepared.log_end {
                 log.flush(prepared.log_end)
             } else {
                 log.secure_segment_of(prepared.log_end)

@@ -221,11 +221,7 @@ impl<'a> Cursor<'a> {
     /// ```
     #[inline]
     pub fn key(&self) -> &[u8] {
-        match self.at {
-            At::Nowhere => &[],
-            At::Layer(index) => self.layers[index].cursor.key(),
-            At::Tree => self.tree.key(),
-        }
+        self.source_key(self.at)
     }
 
     /// Value of the entry, not copied; empty if there is no position.

@@ -571,16 +571,11 @@ impl Drop for DatabaseCore {
             // A thread that panicked has nothing more to say here; the log has everything.
             let _ = thread.join();
         }
-        if let Some(log) = &engine.log
-            && !engine.is_poisoned()
-            && engine.replay_from.load(Ordering::Relaxed) == log.appended_lsn()
-        {
-            // A file system without holes keeps the space.
-            let _ = log.empty();
-        }
-        if let Some(log) = &engine.log
-            && !engine.read_only
-        {
+        if let Some(log) = &engine.log {
+            if engine.replay_from.load(Ordering::Relaxed) == log.appended_lsn() {
+                // A poisoned log refuses, a file system without holes keeps the space.
+                let _ = log.empty();
+            }
             // Spares hold nothing; the next opening removes what stays.
             let _ = log.shrink();
         }

@@ -223,7 +223,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    fn source_key(&self, source: At) -> &[u8] {
+    pub(super) fn source_key(&self, source: At) -> &[u8] {
         match source {
             At::Nowhere => &[],
             At::Layer(index) => self.layers[index].cursor.key(),

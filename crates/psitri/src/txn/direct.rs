@@ -150,7 +150,6 @@ impl WriteTxn {
     fn merge_private(&mut self) -> Result<()> {
         let engine = &self.db.engine;
         let birth = self.birth();
-        let private = self.private.as_mut().expect("the transaction is direct");
         let mut roots: Vec<Root> = Vec::new();
         let mut sink = Sink::new(&engine.pager, birth);
         let mut adopted = Vec::new();
@@ -171,15 +170,20 @@ impl WriteTxn {
         for (part, root) in self.parts.iter_mut().zip(roots) {
             part.root = root;
         }
-        private.changes.append(changes);
-        private.changes.forget_short_lived(&engine.pager, birth);
-        private.merged = true;
-        self.discard_unused_values(&mut adopted);
+        self.note_merged(changes, &mut adopted);
         Ok(())
     }
 
-    /// Frees values of the transaction that were overwritten before they were merged.
-    pub(super) fn discard_unused_values(&mut self, adopted: &mut [u64]) {
+    /// Notes what a merge into a private root wrote, and frees values of the transaction that were overwritten before they were merged:
+    /// those that are not at the addresses in `adopted`.
+    pub(super) fn note_merged(&mut self, changes: Changes, adopted: &mut [u64]) {
+        let birth = self.birth();
+        let private = self.private.as_mut().expect("the transaction is direct");
+        private.changes.append(changes);
+        private
+            .changes
+            .forget_short_lived(&self.db.engine.pager, birth);
+        private.merged = true;
         adopted.sort_unstable();
         let unused: Vec<_> = self
             .large_values

@@ -136,11 +136,9 @@ impl WriteTxn {
         let mut sink = Sink::new(&engine.pager, birth);
         let mut changes = run.changes(&mut adopted, ops);
         let root = tree::merge(&mut sink, part.root, &[], &mut changes)?;
-        private.changes.append(sink.finish()?);
-        private.changes.forget_short_lived(&engine.pager, birth);
-        private.merged = true;
+        let changes = sink.finish()?;
         part.root = root;
-        self.discard_unused_values(&mut adopted);
+        self.note_merged(changes, &mut adopted);
         run.clear();
         Ok(())
     }
