@@ -249,6 +249,15 @@ impl Engine {
             return self.drain_all();
         }
         self.drain_all()?;
+        if let Some(log) = &mut self.commits.lock().log {
+            // Without space for another file, it stays in the one that it is in.
+            let _ = log.begin_small_segment();
+        }
+        self.checkpoint_drained()
+    }
+
+    /// As [`Engine::checkpoint_fully`], where everything that can be merged is. The log stays in the segment that it is in.
+    fn checkpoint_drained(&self) -> Result<()> {
         self.checkpoint()?;
         // Pages that the first checkpoint replaced are free once a second one is durable.
         self.checkpoint()?;
@@ -274,10 +283,10 @@ impl Engine {
                 && self.tree.lock().dropped.is_empty()
         };
         if clean {
-            Ok(())
-        } else {
-            self.checkpoint_fully()
+            return Ok(());
         }
+        self.drain_all()?;
+        self.checkpoint_drained()
     }
 
     /// Whether enough was written since the last checkpoint.

@@ -79,6 +79,29 @@ pub(crate) struct WriterSlot {
     /// Everything the open transaction did here, oldest first.
     pub touched: Vec<Touched>,
     pub ops: OpsBuilder,
+    /// Where nothing lives, if that is known (`txn/extract.rs`).
+    pub ends: Option<Box<Ends>>,
+}
+
+/// Parts of a keyspace without a live key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ends {
+    /// There is none below this one.
+    pub before: Vec<u8>,
+    /// There is none above this one; all there are, if it is `None`.
+    pub after: Option<Vec<u8>>,
+}
+
+impl WriterSlot {
+    /// Notes that `key` has a value now.
+    #[inline]
+    pub fn note_live(&mut self, key: &[u8]) {
+        if let Some(ends) = &self.ends
+            && (*key < *ends.before || ends.after.as_ref().is_some_and(|after| key > &**after))
+        {
+            self.ends = None;
+        }
+    }
 }
 
 /// One undoable step of a transaction.

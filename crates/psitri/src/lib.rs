@@ -101,7 +101,7 @@ pub use {
     options::{Durability, Options, ReadMode},
     snapshot::Snapshot,
     stats::{KeyspaceStats, Stats, VerifyReport},
-    txn::{NestedTxn, WriteTxn},
+    txn::{Entry, NestedTxn, WriteTxn},
 };
 
 /// The examples of the README are compiled and run like any other.

@@ -116,6 +116,10 @@ impl Generation {
         self.arena().bytes_used()
     }
 
+    pub fn entries_passed(&self) -> u64 {
+        self.arena().entries_passed()
+    }
+
     /// The buffer of a keyspace, if it has one.
     #[inline]
     pub fn buffer(&self, slot: u32) -> Option<&Arc<KeyspaceBuffer>> {

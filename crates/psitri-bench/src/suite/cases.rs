@@ -55,6 +55,7 @@ impl Profile {
 #[derive(Default)]
 struct Less {
     lmdb_style: &'static str,
+    lmdb_style_redb: &'static str,
     group_commit: &'static str,
     write_through: &'static str,
 }
@@ -63,8 +64,8 @@ impl Less {
     fn of(profile: Profile) -> Less {
         match profile {
             Profile::Quick => Less {
-                lmdb_style: " --individual-writes 200 --batches 20 --nosync-writes 5000 --reads 100000 --range-reads 20000 \
-                             --sorted-inserts 20000",
+                lmdb_style: " --individual-writes 200 --batches 20 --nosync-writes 5000 --reads 100000 --range-reads 20000",
+                lmdb_style_redb: " --sorted-inserts 20000",
                 group_commit: " --per-thread 50 --samples 3",
                 write_through: " --samples 3",
             },
@@ -249,8 +250,8 @@ fn emdb(profile: Profile, cases: &mut Cases<'_>) {
         "LMDB-style, as redb defines it today",
         EMDB_PAGE,
         &format!(
-            "lmdb-style --variant redb --records {records}{}",
-            less.lmdb_style
+            "lmdb-style --variant redb --records {records}{}{}",
+            less.lmdb_style, less.lmdb_style_redb
         ),
     );
     cases.add(

@@ -56,6 +56,8 @@ pub struct Arena {
     charged: AtomicU64,
     /// End of the part that was touched ahead of the writers.
     populated: AtomicU64,
+    /// See [`Arena::note_passed`].
+    passed: AtomicU64,
 }
 
 /// A part of an arena that belongs to one writer: bytes `start..end`.
@@ -77,6 +79,7 @@ impl Arena {
             next: AtomicU64::new(RESERVED_BYTES),
             charged: AtomicU64::new(0),
             populated: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
         })
     }
 
@@ -90,6 +93,16 @@ impl Arena {
         self.charged.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts entries of the generation that were read in order.
+    pub(super) fn note_passed(&self, entries: u64) {
+        self.passed.fetch_add(entries, Ordering::Relaxed);
+    }
+
+    /// Entries that were read in order so far.
+    pub fn entries_passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
     /// The limit.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
@@ -99,6 +112,7 @@ impl Arena {
     pub fn reset(&mut self) {
         self.next.store(RESERVED_BYTES, Ordering::Relaxed);
         self.charged.store(0, Ordering::Relaxed);
+        self.passed.store(0, Ordering::Relaxed);
         self.memory.forget();
     }
 

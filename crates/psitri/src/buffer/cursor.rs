@@ -229,6 +229,7 @@ impl<'b> BufferCursor<'b> {
                 count += 1;
             }
         }
+        self.buffer.arena().note_passed(count as u64);
         self.entry = entries[0];
         self.ahead = Ahead {
             entries,

@@ -429,6 +429,11 @@ impl Pager {
         })
     }
 
+    /// Bytes of nodes and values that something can reach.
+    pub fn live_bytes(&self) -> u64 {
+        self.space.lock().map.live_bytes()
+    }
+
     /// Pages of the file.
     pub fn page_end(&self) -> u64 {
         self.space.lock().map.page_end()

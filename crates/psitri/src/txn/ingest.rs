@@ -70,6 +70,7 @@ impl WriteTxn {
         if self.private.is_none() {
             self.turn_private()?;
         }
+        self.parts[index].guard.ends = None;
         // What was written before comes first, in the tree and in the log.
         if !self.is_buffer_untouched() {
             if !self.large_values.is_empty() {

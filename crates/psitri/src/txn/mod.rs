@@ -17,6 +17,7 @@
 
 mod commit;
 mod direct;
+mod extract;
 mod ingest;
 mod nested;
 mod read;
@@ -41,6 +42,7 @@ use crate::{
 };
 
 pub(crate) use direct::{DRAIN_POLL, NO_GENERATION};
+pub use extract::Entry;
 pub use nested::NestedTxn;
 
 /// Values longer than this are written straight to the data file and not to the buffer and the log.

@@ -148,6 +148,7 @@ impl Part {
     /// Undoes steps, newest first, until `mark` are left.
     pub(super) fn undo_to(&mut self, mark: usize) {
         let slot = &mut *self.guard;
+        slot.ends = None;
         while slot.touched.len() > mark {
             let step = slot
                 .touched

@@ -170,7 +170,13 @@ impl WriteTxn {
     }
 
     #[inline]
-    fn put(&mut self, index: usize, key: &[u8], kind: Kind, payload: &[u8]) -> Result<()> {
+    pub(super) fn put(
+        &mut self,
+        index: usize,
+        key: &[u8],
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<()> {
         self.put_version(index, key, kind, payload)?;
         self.wrote((key.len() + payload.len()) as u64)
     }
@@ -181,6 +187,9 @@ impl WriteTxn {
         let part = &mut self.parts[index];
         let floor = part.floor;
         let slot = &mut *part.guard;
+        if kind != Kind::Tombstone {
+            slot.note_live(key);
+        }
         let buffer = slot.buffer.as_mut().expect("an open part has a writer");
         let (entry, outcome) = buffer
             .put(key, kind, payload, floor)

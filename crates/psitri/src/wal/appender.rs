@@ -116,6 +116,17 @@ impl Wal {
         })
     }
 
+    /// Goes on in a segment of the size that a log begins with, so that a checkpoint which covers everything can give the present one back.
+    /// Does nothing if that would not be smaller.
+    pub fn begin_small_segment(&mut self) -> Result<(), WalError> {
+        self.shared.check_poison()?;
+        if let Some(file) = self.shared.make_smaller_file(self.current.file_bytes)? {
+            self.current = self.shared.begin_segment(file, self.end_lsn, self.end_lsn);
+            self.limit_lsn = self.current.limit_lsn();
+        }
+        Ok(())
+    }
+
     /// Appends a record that does not fit into the current segment.
     #[cold]
     fn append_across(&mut self, csn: u64, op_count: u32, payload: &[u8]) -> Result<(), WalError> {

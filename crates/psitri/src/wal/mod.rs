@@ -75,7 +75,19 @@ impl Default for WalOptions {
 /// Largest segment.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
+/// The first segment after an opening, and after everything before was given back, if segments are prepared ahead of the appender.
+const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
+
 impl WalOptions {
+    /// Where spares follow quickly, opening need not wait for a whole segment of zeros, and a log at rest takes no more space than it needs.
+    fn first_segment_bytes(&self) -> u64 {
+        if self.populate {
+            self.segment_bytes.min(FIRST_SEGMENT_BYTES)
+        } else {
+            self.segment_bytes
+        }
+    }
+
     fn check(&self) -> Result<(), WalError> {
         let bytes = self.segment_bytes;
         if bytes == 0 || !bytes.is_multiple_of(MAP_ALIGNMENT_BYTES) || bytes > SEGMENT_BYTES_MAX {

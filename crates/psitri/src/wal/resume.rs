@@ -27,9 +27,6 @@ use std::{
     sync::Arc,
 };
 
-/// The first segment after an opening, if segments are prepared ahead of the appender.
-const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
-
 impl Wal {
     /// Continues the log where [`replay`](super::replay) found its end. Afterwards everything replayed is durable.
     ///
@@ -64,12 +61,7 @@ impl Wal {
         let nonce_seed = options
             .nonce_seed
             .unwrap_or_else(|| RandomState::new().hash_one(sequence));
-        // Where spares follow quickly, opening need not wait for a whole segment of zeros.
-        let file_bytes = if options.populate {
-            options.segment_bytes.min(FIRST_SEGMENT_BYTES)
-        } else {
-            options.segment_bytes
-        };
+        let file_bytes = options.first_segment_bytes();
         let file = Arc::new(SegmentFile::create(&*storage, id, file_bytes, true)?);
         let header = SegmentHeader {
             sequence,

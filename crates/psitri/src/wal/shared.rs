@@ -375,6 +375,20 @@ impl WalShared {
         Ok(files)
     }
 
+    /// A file for a segment of the size that a log begins with, if that is less than `bytes`.
+    pub(super) fn make_smaller_file(
+        &self,
+        bytes: u64,
+    ) -> Result<Option<Arc<SegmentFile>>, WalError> {
+        let first_bytes = self.options.first_segment_bytes();
+        if first_bytes >= bytes {
+            return Ok(None);
+        }
+        let id = self.take_id();
+        let file = SegmentFile::create(&*self.storage, id, first_bytes, false)?;
+        Ok(Some(Arc::new(file)))
+    }
+
     /// The next segment of the chain, which begins at `start_lsn`, inside of the record that begins at `whole_lsn`; it becomes the
     /// current one.
     pub(super) fn begin_segment(

@@ -1,6 +1,7 @@
 //! A database and its oracle, and the random operations on both.
 
 use std::collections::HashMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::{
     check,
     common::Random,
     keys::{self, Keys},
-    oracle::{Key, Oracle, Overlay},
+    oracle::{Entries, Key, Oracle, Overlay},
 };
 
 /// Where the database lives.
@@ -279,6 +280,10 @@ impl World {
                     let (lo, hi) = some_range(&self.keys, random);
                     txn.remove_range(keyspace, &lo, hi.as_deref()).unwrap();
                     model.remove_range(overlay, &lo, hi.as_deref());
+                }
+                850..856 if operations < 100 => {
+                    let expected = model.with(overlay);
+                    read_and_write(txn, keyspace, &expected, overlay, &self.keys, random);
                 }
                 850..930 => {
                     let key = self.keys.near(random);
@@ -615,6 +620,81 @@ impl World {
         }
         let report = self.db().verify().unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
+    }
+}
+
+/// An operation that changes what it reads.
+fn read_and_write(
+    txn: &mut WriteTxn,
+    keyspace: &Keyspace,
+    expected: &Entries,
+    overlay: &mut Overlay,
+    keys: &Keys,
+    random: &mut Random,
+) {
+    match random.below(4) {
+        0 => {
+            let key = keys.draw(random);
+            let at = expected.binary_search_by(|(k, _)| k.cmp(&key)).ok();
+            let before = at.map(|at| expected[at].1.bytes());
+            let guess = if random.percent(70) {
+                before.clone()
+            } else {
+                random.percent(50).then(|| b"a guess".to_vec())
+            };
+            let new = random.percent(70).then(|| keys::value(random));
+            let bytes = new.map(|value| value.bytes());
+            let swapped = txn.compare_and_swap(keyspace, &key, guess.as_deref(), bytes.as_deref());
+            assert_eq!(swapped.unwrap(), guess == before, "compare and swap");
+            if guess == before {
+                overlay.insert(key, new);
+            }
+        }
+        1 => {
+            // More of them than one, so that what was popped is passed by.
+            let (mut first, mut end) = (0, expected.len());
+            for _ in 0..random.between(1, 6) {
+                let front = random.percent(50);
+                let popped = if front {
+                    txn.pop_first(keyspace).unwrap()
+                } else {
+                    txn.pop_last(keyspace).unwrap()
+                };
+                assert_eq!(popped.is_some(), first < end, "pop");
+                let Some((key, value)) = popped else { break };
+                let at = if front { first } else { end - 1 };
+                let (wanted, wanted_value) = &expected[at];
+                assert!(key == wanted[..] && value == wanted_value.bytes(), "pop");
+                overlay.insert(wanted.clone(), None);
+                if front { first += 1 } else { end -= 1 }
+            }
+        }
+        which => {
+            let (lo, hi) = some_range(keys, random);
+            let inside = |key: &[u8]| key >= &lo[..] && hi.as_ref().is_none_or(|hi| key < &hi[..]);
+            let chosen = |key: &[u8]| key.iter().fold(0u8, |sum, &b| sum.wrapping_add(b)) % 3 == 0;
+            let gone: Vec<_> = (expected.iter())
+                .filter(|(key, _)| inside(key) && chosen(key))
+                .collect();
+            let range = (
+                Bound::Included(&lo[..]),
+                hi.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
+            );
+            if which == 2 {
+                let extracted = txn.extract(keyspace, range, |key, _| chosen(key)).unwrap();
+                assert_eq!(extracted.len(), gone.len(), "extract");
+                for ((key, value), (wanted, wanted_value)) in extracted.iter().zip(&gone) {
+                    assert!(
+                        key[..] == wanted[..] && *value == wanted_value.bytes(),
+                        "extract"
+                    );
+                }
+            } else {
+                let removed = txn.retain(keyspace, range, |key, _| !chosen(key)).unwrap();
+                assert_eq!(removed, gone.len() as u64, "retain");
+            }
+            overlay.extend(gone.into_iter().map(|(key, _)| (key.clone(), None)));
+        }
     }
 }
 
