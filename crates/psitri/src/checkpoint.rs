@@ -30,6 +30,14 @@ const KEEP_SHARE: u64 = 128;
 /// While the database is in use, only runs of 256 KiB and more.
 const GIVE_BACK_PAGES: usize = 64;
 
+/// What follows a checkpoint.
+enum AfterCheckpoint {
+    /// The log and the space that it let go of are given back.
+    GiveBack,
+    /// Another checkpoint. On file systems that discard the blocks of removed files, a flush waits for that: nothing is removed before it.
+    Another,
+}
+
 /// A checkpoint between capture and superblock.
 struct Prepared {
     captured: Captured,
@@ -45,6 +53,10 @@ struct Prepared {
 impl Engine {
     /// Takes a checkpoint now.
     pub fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_and(AfterCheckpoint::GiveBack)
+    }
+
+    fn checkpoint_and(&self, after: AfterCheckpoint) -> Result<()> {
         if self.in_memory {
             return Ok(());
         }
@@ -78,7 +90,10 @@ impl Engine {
         self.reclaim(&mut tree);
         drop(tree);
         result?;
-        self.after_checkpoint(&prepared)
+        match after {
+            AfterCheckpoint::GiveBack => self.after_checkpoint(&prepared),
+            AfterCheckpoint::Another => Ok(()),
+        }
     }
 
     /// Publishes the roots of a transaction that is not in the log, durable before anybody sees them. The caller holds
@@ -249,16 +264,15 @@ impl Engine {
             return self.drain_all();
         }
         self.drain_all()?;
-        if let Some(log) = &mut self.commits.lock().log {
-            // Without space for another file, it stays in the one that it is in.
-            let _ = log.begin_small_segment();
+        // The first flush is then one of a new file, and not of all that the segment in use has seen. Without space for another segment, the
+        // log stays in the one that it is in.
+        if let Some(log) = &self.log
+            && let Ok(Some(segment)) = log.make_small_segment()
+            && let Some(log) = &mut self.commits.lock().log
+        {
+            log.go_on_in(segment);
         }
-        self.checkpoint_drained()
-    }
-
-    /// As [`Engine::checkpoint_fully`], where everything that can be merged is. The log stays in the segment that it is in.
-    fn checkpoint_drained(&self) -> Result<()> {
-        self.checkpoint()?;
+        self.checkpoint_and(AfterCheckpoint::Another)?;
         // Pages that the first checkpoint replaced are free once a second one is durable.
         self.checkpoint()?;
         let keep = self.pager.space_use()?.reachable_bytes / KEEP_SHARE;
@@ -285,8 +299,7 @@ impl Engine {
         if clean {
             return Ok(());
         }
-        self.drain_all()?;
-        self.checkpoint_drained()
+        self.checkpoint_fully()
     }
 
     /// Whether enough was written since the last checkpoint.

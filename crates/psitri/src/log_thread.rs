@@ -46,7 +46,7 @@ impl Engine {
                 // An idle log needs no spare segments: they would only take space.
                 let busy = moved_at.is_some_and(|at: Instant| at.elapsed() < IDLE);
                 let for_flushes = !nobody_waits || log.was_waited_for();
-                if busy && log.needs_spare() {
+                if busy && !log.is_at_leisure(for_flushes) && log.needs_spare() {
                     // Without space for a spare the appender tries itself, and reports the error to its caller.
                     let _ = log.prepare_spare(for_flushes);
                 }
@@ -68,7 +68,10 @@ impl Engine {
                     }
                 }
             }
-            std::thread::sleep(TICK.min(interval));
+            let mut signals = self.signals.lock.lock();
+            if !signals.stopping {
+                self.signals.work.wait_for(&mut signals, TICK.min(interval));
+            }
         }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) use page_map::{Extent, PageMap, SUPERBLOCK_PAGES};
 
 /// Pages that a writer asks for at a time: 256 KiB, the size of one write.
 const EXTENT_PAGES: usize = 64;
+/// The file grows by this share of its size.
+const GROWTH_SHARE: u64 = 16;
 /// Cache lines that a prefetch asks for; most processors have room for about as many misses at a time.
 #[cfg(target_arch = "x86_64")]
 const PREFETCH_LINES: usize = 10;
@@ -287,7 +289,7 @@ impl Pager {
     /// Extends the file by at least `want` pages, with blocks, so that a later page write cannot run out of space.
     fn grow(&self, space: &mut Space, want: u64) -> Result<()> {
         let old = space.map.page_end();
-        let mut new = old + want.max((old / 32).clamp(16, 16384));
+        let mut new = old + want.max((old / GROWTH_SHARE).clamp(16, 16384));
         if new >= LARGE_FILE_PAGES {
             new = new.next_multiple_of(BLOCK_PAGES as u64);
         }

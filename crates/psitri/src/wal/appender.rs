@@ -14,6 +14,7 @@ use super::{
     record::{self, FRAGMENT_BYTES_MIN, HEADER_BYTES, Kind, padded_bytes},
     replay::replay,
     segment::Segment,
+    shared::SmallSegment,
 };
 use crate::storage::Storage;
 use std::sync::Arc;
@@ -116,15 +117,10 @@ impl Wal {
         })
     }
 
-    /// Goes on in a segment of the size that a log begins with, so that a checkpoint which covers everything can give the present one back.
-    /// Does nothing if that would not be smaller.
-    pub fn begin_small_segment(&mut self) -> Result<(), WalError> {
-        self.shared.check_poison()?;
-        if let Some(file) = self.shared.make_smaller_file(self.current.file_bytes)? {
-            self.current = self.shared.begin_segment(file, self.end_lsn, self.end_lsn);
-            self.limit_lsn = self.current.limit_lsn();
-        }
-        Ok(())
+    /// Goes on in another segment, so that a checkpoint which covers everything can give the present one back.
+    pub fn go_on_in(&mut self, segment: SmallSegment) {
+        self.current = self.shared.begin_small_segment(segment, self.end_lsn);
+        self.limit_lsn = self.current.limit_lsn();
     }
 
     /// Appends a record that does not fit into the current segment.

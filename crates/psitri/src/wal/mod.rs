@@ -38,7 +38,7 @@ mod shared;
 pub use appender::{Appended, Wal};
 pub use group::GroupCommit;
 pub use replay::{Record, ReplayEnd, replay, replay_while};
-pub use shared::{Referred, WalShared};
+pub use shared::{Referred, SmallSegment, WalShared};
 
 use crate::storage::{MAP_ALIGNMENT_BYTES, StorageError};
 use std::{error::Error, sync::Arc};
@@ -75,17 +75,19 @@ impl Default for WalOptions {
 /// Largest segment.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
-/// The first segment after an opening, and after everything before was given back, if segments are prepared ahead of the appender.
+/// The first segment after an opening, and after everything before was given back. Spares follow quickly where they are touched ahead of the
+/// appender; where they are written and flushed first, that would be in the way of commits that wait for the disk.
 const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
+const FIRST_FLUSHED_SEGMENT_BYTES: u64 = 1 << 20;
 
 impl WalOptions {
-    /// Where spares follow quickly, opening need not wait for a whole segment of zeros, and a log at rest takes no more space than it needs.
+    /// Opening need not wait for a whole segment of zeros, and a log at rest takes no more space than it needs.
     fn first_segment_bytes(&self) -> u64 {
-        if self.populate {
-            self.segment_bytes.min(FIRST_SEGMENT_BYTES)
+        self.segment_bytes.min(if self.populate {
+            FIRST_SEGMENT_BYTES
         } else {
-            self.segment_bytes
-        }
+            FIRST_FLUSHED_SEGMENT_BYTES
+        })
     }
 
     fn check(&self) -> Result<(), WalError> {

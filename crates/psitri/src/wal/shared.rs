@@ -68,6 +68,10 @@ struct Flushes {
     marked_at: u64,
 }
 
+/// A file for [`Wal::go_on_in`](super::Wal::go_on_in).
+#[derive(Debug)]
+pub struct SmallSegment(pub(super) Arc<SegmentFile>);
+
 #[derive(Debug)]
 struct Table {
     live: VecDeque<Arc<Segment>>,
@@ -75,6 +79,8 @@ struct Table {
     id_next: u32,
     sequence_next: u64,
     nonce_seed: u64,
+    /// The log went on from the segment that it was opened with, or came to rest in.
+    has_moved_on: bool,
 }
 
 impl Flushes {
@@ -119,6 +125,7 @@ impl WalShared {
             id_next: from.id_next,
             sequence_next: from.sequence_next,
             nonce_seed: from.nonce_seed,
+            has_moved_on: false,
         };
         WalShared {
             referred: OnceLock::new(),
@@ -226,6 +233,19 @@ impl WalShared {
         table.spares.len() < self.options.spares_max || table.spares.iter().any(unready)
     }
 
+    /// Whether spare segments are not needed for a while: nothing was appended since the log was opened or came to rest. Where they are made
+    /// for flushes, also in the first half of the segment after that: those who write little, and wait for the disk, are not made to wait
+    /// for spares that they never need.
+    #[must_use]
+    pub fn is_at_leisure(&self, for_flushes: bool) -> bool {
+        let table = self.table.lock();
+        !table.has_moved_on
+            && table.live.back().is_some_and(|current| {
+                let used = self.appended_lsn().saturating_sub(current.start_lsn);
+                used == 0 || for_flushes && used < (current.file_bytes - DATA_OFFSET) / 2
+            })
+    }
+
     /// Makes one spare segment, or touches the pages of one. `false`: all spares are ready. With `for_flushes` a new file is written and
     /// flushed once, so that later flushes of it are quick.
     pub fn prepare_spare(&self, for_flushes: bool) -> Result<bool, WalError> {
@@ -294,6 +314,19 @@ impl WalShared {
             self.storage.remove(spare.file.name())?;
         }
         Ok(())
+    }
+
+    /// A file for a segment of the size that a log begins with, if that is smaller than the current one.
+    pub fn make_small_segment(&self) -> Result<Option<SmallSegment>, WalError> {
+        let bytes = self.options.first_segment_bytes();
+        let current = self.table.lock().live.back().map(|s| s.file_bytes);
+        if current.is_none_or(|current| current <= bytes) {
+            return Ok(None);
+        }
+        let for_flushes = !self.options.populate || self.was_waited_for();
+        let id = self.take_id();
+        let file = SegmentFile::create(&*self.storage, id, bytes, for_flushes)?;
+        Ok(Some(SmallSegment(Arc::new(file))))
     }
 
     /// Gives the space of the current segment's records back. None of them is needed: a durable checkpoint covers the whole log, and nothing
@@ -375,20 +408,6 @@ impl WalShared {
         Ok(files)
     }
 
-    /// A file for a segment of the size that a log begins with, if that is less than `bytes`.
-    pub(super) fn make_smaller_file(
-        &self,
-        bytes: u64,
-    ) -> Result<Option<Arc<SegmentFile>>, WalError> {
-        let first_bytes = self.options.first_segment_bytes();
-        if first_bytes >= bytes {
-            return Ok(None);
-        }
-        let id = self.take_id();
-        let file = SegmentFile::create(&*self.storage, id, first_bytes, false)?;
-        Ok(Some(Arc::new(file)))
-    }
-
     /// The next segment of the chain, which begins at `start_lsn`, inside of the record that begins at `whole_lsn`; it becomes the
     /// current one.
     pub(super) fn begin_segment(
@@ -400,6 +419,7 @@ impl WalShared {
         let mut table = self.table.lock();
         let sequence = table.sequence_next;
         table.sequence_next += 1;
+        table.has_moved_on = true;
         let header = SegmentHeader {
             sequence,
             start_lsn,
@@ -409,6 +429,13 @@ impl WalShared {
         };
         let segment = Arc::new(Segment::begin(file, header, whole_lsn));
         table.live.push_back(Arc::clone(&segment));
+        segment
+    }
+
+    /// Begins a segment for a log that comes to rest.
+    pub(super) fn begin_small_segment(&self, small: SmallSegment, lsn: u64) -> Arc<Segment> {
+        let segment = self.begin_segment(small.0, lsn, lsn);
+        self.table.lock().has_moved_on = false;
         segment
     }
 
