@@ -17,10 +17,12 @@ use crate::{
     catalog::{CatalogEntry, update_catalog},
     engine::{Commits, Engine, RootUpdate, SignalState, TreeState, apply_roots},
     error::Error,
+    merger::merge_bytes,
     pager::{Captured, Changes, CheckpointRecord, Sink},
     state::{KeyspaceTable, State},
     sync::{Arc, MutexGuard, Ordering},
     tree::Root,
+    wal::WalShared,
 };
 
 /// Free runs in the middle of the file are punched out when free space exceeds this share of the live bytes.
@@ -29,6 +31,12 @@ const GIVE_BACK_SHARE: u64 = 8;
 const KEEP_SHARE: u64 = 128;
 /// While the database is in use, only runs of 256 KiB and more.
 const GIVE_BACK_PAGES: usize = 64;
+
+/// What a database that was closed may have to replay: about a quarter of a second.
+const REPLAYED_ENTRIES_MAX: u64 = 250_000;
+const REPLAYED_BYTES_MAX: u64 = 64 << 20;
+/// How many times as much as there is to merge a merge may write when the database is closed.
+const CLOSE_WRITES_MAX: u64 = 3;
 
 /// What follows a checkpoint.
 enum AfterCheckpoint {
@@ -272,6 +280,11 @@ impl Engine {
         {
             log.go_on_in(segment);
         }
+        self.checkpoint_drained()
+    }
+
+    /// Two checkpoints, and all free space given back.
+    fn checkpoint_drained(&self) -> Result<()> {
         self.checkpoint_and(AfterCheckpoint::Another)?;
         // Pages that the first checkpoint replaced are free once a second one is durable.
         self.checkpoint()?;
@@ -283,23 +296,50 @@ impl Engine {
         Ok(())
     }
 
-    /// At the end: a checkpoint, unless the last one covers everything.
-    pub fn checkpoint_if_needed(&self) -> Result<()> {
-        let clean = {
-            let state = self.states.current();
-            let buffers = state.generations.len() == 1 && state.active().is_empty();
-            buffers
-                && state
-                    .keyspaces
-                    .iter()
-                    .flatten()
-                    .all(|keyspace| !keyspace.dirty)
-                && self.tree.lock().dropped.is_empty()
-        };
-        if clean {
-            return Ok(());
+    /// Makes everything durable, as the database may be closed now. What is in the active buffer stays in the log where merging it would
+    /// write several times as much: closing takes time for what was written last, not for what there is.
+    pub fn checkpoint_to_close(&self) -> Result<()> {
+        if !self.stays_in_log() {
+            return self.checkpoint_fully();
         }
-        self.checkpoint_fully()
+        self.drain_frozen()?;
+        self.checkpoint_drained()
+    }
+
+    /// Whether everything is durable already, and merged as far as it is to be.
+    pub fn is_at_rest(&self) -> bool {
+        {
+            let state = self.states.current();
+            let is_clean = state.generations.len() == 1
+                && (state.keyspaces.iter().flatten()).all(|keyspace| !keyspace.dirty)
+                && self.tree.lock().dropped.is_empty();
+            if !is_clean {
+                return false;
+            }
+            if state.active().is_empty() {
+                return true;
+            }
+        }
+        let is_durable = |log: &Arc<WalShared>| log.durable_lsn() == log.appended_lsn();
+        self.log.as_ref().is_some_and(is_durable) && self.stays_in_log()
+    }
+
+    /// Whether the active buffer is better replayed at the next opening than merged now.
+    fn stays_in_log(&self) -> bool {
+        let Some(log) = &self.log else {
+            return false;
+        };
+        let state = self.states.current();
+        let active = state.active();
+        let buffers = active
+            .slots()
+            .into_iter()
+            .filter_map(|slot| active.buffer(slot));
+        let entries: u64 = buffers.map(|buffer| buffer.stats().entries).sum();
+        let logged = (log.appended_lsn()).saturating_sub(active.first_lsn.load(Ordering::Acquire));
+        entries <= REPLAYED_ENTRIES_MAX
+            && logged <= REPLAYED_BYTES_MAX
+            && merge_bytes(self, active) > CLOSE_WRITES_MAX * active.bytes_used()
     }
 
     /// Whether enough was written since the last checkpoint.

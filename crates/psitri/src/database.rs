@@ -525,8 +525,12 @@ impl Database {
         self.core.engine.checkpoint_fully()
     }
 
-    /// Closes the database if this is the last handle: merges, takes a checkpoint, and reports any error. With other
-    /// handles, snapshots or transactions alive it only takes the checkpoint.
+    /// Closes the database if this is the last handle: makes everything durable, and reports any error. With other handles, snapshots or
+    /// transactions alive it is only made durable.
+    ///
+    /// What was written is merged too, unless that would write several times as much, as a few entries all over a large database would. Those
+    /// stay in the log, up to 250,000 of them and 64 MiB, and are replayed at the next opening. [`Database::checkpoint`] merges them
+    /// in any case.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -542,7 +546,8 @@ impl Database {
         if self.core.engine.read_only {
             return Ok(());
         }
-        self.checkpoint()
+        self.core.engine.check_writable()?;
+        self.core.engine.checkpoint_to_close()
     }
 }
 
@@ -558,9 +563,10 @@ fn run_guarded(engine: &Engine, body: fn(&Engine)) {
 impl Drop for DatabaseCore {
     fn drop(&mut self) {
         let engine = &self.engine;
-        if !engine.read_only && !engine.is_poisoned() && !engine.in_memory {
+        let may_write = !engine.read_only && !engine.is_poisoned() && !engine.in_memory;
+        if may_write && !engine.is_at_rest() {
             // Nothing is lost if this fails: the log has everything.
-            let _ = engine.checkpoint_if_needed();
+            let _ = engine.checkpoint_to_close();
         }
         {
             let mut signals = engine.signals.lock.lock();
@@ -572,10 +578,8 @@ impl Drop for DatabaseCore {
             let _ = thread.join();
         }
         if let Some(log) = &engine.log {
-            if engine.replay_from.load(Ordering::Relaxed) == log.appended_lsn() {
-                // A poisoned log refuses, a file system without holes keeps the space.
-                let _ = log.empty();
-            }
+            // A poisoned log refuses, a file system without holes keeps the space.
+            let _ = log.trim(engine.replay_from.load(Ordering::Relaxed));
             // Spares hold nothing; the next opening removes what stays.
             let _ = log.shrink();
         }

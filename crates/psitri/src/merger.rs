@@ -123,16 +123,20 @@ pub(crate) fn note(engine: &Engine, result: Result<()>) {
     engine.signals.done.notify_all();
 }
 
+/// About how much a merge of a generation would write.
+pub(crate) fn merge_bytes(engine: &Engine, generation: &Generation) -> u64 {
+    let bytes = generation.bytes_used();
+    // Each entry may be in a leaf of its own, which is written anew; all leaves together are the tree.
+    let leaves = bytes / ENTRY_BYTES_LEAST * PAGE_BYTES as u64;
+    bytes + leaves.min(engine.pager.live_bytes())
+}
+
 /// Whether reading the active buffer in order has cost so much, compared to reading a tree, that it would have paid to merge it before:
 /// what comes will probably be like what was.
 fn is_read_enough(engine: &Engine) -> bool {
-    let (passed, bytes) = {
-        let state = engine.states.current();
-        (state.active().entries_passed(), state.active().bytes_used())
-    };
-    // Each entry may be in a leaf of its own, which is written anew; all leaves together are the tree.
-    let leaves = bytes / ENTRY_BYTES_LEAST * PAGE_BYTES as u64;
-    passed * BYTES_PER_PASSED_ENTRY >= bytes + leaves.min(engine.pager.live_bytes())
+    let state = engine.states.current();
+    let cost_bytes = state.active().entries_passed() * BYTES_PER_PASSED_ENTRY;
+    cost_bytes >= merge_bytes(engine, state.active())
 }
 
 /// Nothing was written for a while: merge what is there, checkpoint it, give space back.
@@ -563,16 +567,25 @@ impl Engine {
         let wanted = self.states.current().active().id;
         self.drain_while(|state| {
             let active = state.active();
-            // Asked of the keyspaces and not of `blocked`, which is what the merge last saw.
-            let can_be_merged = |generation: &Generation| {
-                generation.slots().iter().any(|&slot| {
-                    state.keyspaces[slot as usize].as_ref().is_some_and(|k| {
-                        k.generation_merged < generation.id && !is_held_back(&k.core, generation.id)
-                    })
-                })
-            };
-            let frozen = state.generations[1..].iter().any(|g| can_be_merged(g));
-            (active.id == wanted && !active.is_empty(), frozen)
+            let is_wanted = active.id == wanted && !active.is_empty();
+            (is_wanted, has_frozen_to_merge(state))
         })
     }
+
+    /// Merges what is frozen, unless an open transaction holds it back.
+    pub fn drain_frozen(&self) -> Result<()> {
+        self.drain_while(|state| (false, has_frozen_to_merge(state)))
+    }
+}
+
+/// Asked of the keyspaces and not of `blocked`, which is what the merge last saw.
+fn has_frozen_to_merge(state: &State) -> bool {
+    let can_be_merged = |generation: &Arc<Generation>| {
+        generation.slots().iter().any(|&slot| {
+            state.keyspaces[slot as usize].as_ref().is_some_and(|k| {
+                k.generation_merged < generation.id && !is_held_back(&k.core, generation.id)
+            })
+        })
+    };
+    state.generations[1..].iter().any(can_be_merged)
 }

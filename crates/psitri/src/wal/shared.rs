@@ -31,6 +31,8 @@ use std::{
 const MARK_BYTES: u64 = 64 << 10;
 /// or so many flushes were made.
 const MARK_FLUSHES: u64 = 16;
+/// Holes are made of whole pages.
+const PAGE_BYTES: u64 = 4096;
 
 /// The first failure, given to everyone who comes later.
 type Cause = Arc<StorageError>;
@@ -329,15 +331,29 @@ impl WalShared {
         Ok(Some(SmallSegment(Arc::new(file))))
     }
 
-    /// Gives the space of the current segment's records back. None of them is needed: a durable checkpoint covers the whole log, and nothing
-    /// will be appended any more.
-    pub fn empty(&self) -> Result<(), WalError> {
+    /// Gives space of the current segment back: that of records below `lsn`, which a durable checkpoint covers, and what has no records yet.
+    /// Nothing will be appended any more.
+    pub fn trim(&self, lsn: u64) -> Result<(), WalError> {
         let _flushing = self.flushing.lock();
         self.check_poison()?;
-        let current = self.table.lock().live.back().cloned();
-        if let Some(mapped) = current.as_ref().and_then(|segment| segment.mapped.as_ref()) {
-            let bytes = mapped.bytes() - DATA_OFFSET;
-            mapped.file.punch_hole(DATA_OFFSET, bytes)?;
+        let Some(current) = self.table.lock().live.back().cloned() else {
+            return Ok(());
+        };
+        let Some(mapped) = &current.mapped else {
+            return Ok(());
+        };
+        let end = self.appended_lsn();
+        let place = |lsn: u64| DATA_OFFSET + lsn.saturating_sub(current.start_lsn);
+        let needed = if lsn < end {
+            place(lsn) / PAGE_BYTES * PAGE_BYTES..place(end).next_multiple_of(PAGE_BYTES)
+        } else {
+            mapped.bytes()..mapped.bytes()
+        };
+        for unneeded in [DATA_OFFSET..needed.start, needed.end..mapped.bytes()] {
+            if !unneeded.is_empty() {
+                let bytes = unneeded.end - unneeded.start;
+                mapped.file.punch_hole(unneeded.start, bytes)?;
+            }
         }
         Ok(())
     }
