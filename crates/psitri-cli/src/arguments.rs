@@ -103,4 +103,32 @@ pub enum Command {
         /// Path of the database
         database: PathBuf,
     },
+    /// Copy the database to a new directory, or what has changed since other backups
+    Backup {
+        /// Path of the database
+        database: PathBuf,
+        /// Where the backup goes: a directory that is empty or does not exist
+        directory: PathBuf,
+        /// Only what has changed since this backup; more than once for a chain: the full one first, then the incremental ones
+        #[arg(long, value_name = "BACKUP")]
+        since: Vec<PathBuf>,
+    },
+    /// Make a database from a full backup and the incremental ones after it
+    Restore {
+        /// Where the database goes: a directory that is empty or does not exist
+        database: PathBuf,
+        /// The full backup, then the incremental ones, oldest first
+        #[arg(required = true)]
+        backups: Vec<PathBuf>,
+    },
+    /// Print all keyspaces and entries as text, for `load`
+    Dump {
+        /// Path of the database
+        database: PathBuf,
+    },
+    /// Write what `dump` printed, from standard input, to a database that may exist
+    Load {
+        /// Path of the database
+        database: PathBuf,
+    },
 }

@@ -1,16 +1,17 @@
 //! What each command does.
 use crate::arguments::{Cli, Command, Target};
+use crate::copies;
 use crate::failure::{Failure, NOT_FOUND};
 use crate::text;
 use psitri::{Database, Keyspace, Options, Snapshot};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-type Outcome = Result<ExitCode, Failure>;
+pub type Outcome = Result<ExitCode, Failure>;
 
-const FOUND: ExitCode = ExitCode::SUCCESS;
+pub const FOUND: ExitCode = ExitCode::SUCCESS;
 
 pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
     let json = cli.json;
@@ -34,10 +35,18 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
         Command::Keyspaces { database } => keyspaces(database, json, out),
         Command::Compact { database } => compact(database, json, out),
         Command::Checkpoint { database } => checkpoint(database, json, out),
+        Command::Backup {
+            database,
+            directory,
+            since,
+        } => copies::backup(database, directory, since, json, out),
+        Command::Restore { database, backups } => copies::restore(database, backups, json, out),
+        Command::Dump { database } => copies::dump(database, out),
+        Command::Load { database } => copies::load(database, &mut io::stdin().lock(), json, out),
     }
 }
 
-fn open_read_only(path: &Path) -> Result<Database, Failure> {
+pub fn open_read_only(path: &Path) -> Result<Database, Failure> {
     Options::new()
         .open_read_only(path)
         .map_err(|error| Failure::open(path, error))
@@ -65,7 +74,7 @@ fn not_found() -> ExitCode {
     ExitCode::from(NOT_FOUND)
 }
 
-fn print_json(out: &mut impl Write, value: &Value) -> Result<(), Failure> {
+pub fn print_json(out: &mut impl Write, value: &Value) -> Result<(), Failure> {
     Ok(writeln!(out, "{value}")?)
 }
 
@@ -180,7 +189,7 @@ fn put(
     let key = text::parse(key, target.hex)?;
     let value = if value == "-" {
         let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes)?;
+        io::stdin().lock().read_to_end(&mut bytes)?;
         bytes
     } else {
         text::parse(value, target.hex)?

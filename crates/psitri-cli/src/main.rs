@@ -1,11 +1,12 @@
-//! `psitri`: look into a database, and change single keys, from the command line.
+//! `psitri`: look into a database, change single keys, and make copies, from the command line.
 //!
-//! Commands that only read open the database read-only. Everything a command does is in [`commands`]; [`text`] turns bytes
+//! Commands that only read open the database read-only. What a command does is in [`commands`] and [`copies`]; [`text`] turns bytes
 //! into text and back; [`failure`] decides exit codes.
 #![deny(unsafe_code)]
 
 mod arguments;
 mod commands;
+mod copies;
 mod failure;
 mod text;
 

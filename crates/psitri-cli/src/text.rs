@@ -58,6 +58,28 @@ pub fn escaped(bytes: &[u8]) -> String {
     text
 }
 
+/// The bytes that [`escaped`] made this text of; `None` if it cannot have.
+pub fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.iter().copied();
+    let digit = |rest: &mut dyn Iterator<Item = u8>| char::from(rest.next()?).to_digit(16);
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        bytes.push(match rest.next()? {
+            b'\\' => b'\\',
+            b't' => b'\t',
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b'x' => (digit(&mut rest)? << 4 | digit(&mut rest)?) as u8,
+            _ => return None,
+        });
+    }
+    Some(bytes)
+}
+
 pub fn show(bytes: &[u8], as_hex: bool) -> String {
     if as_hex { hex(bytes) } else { escaped(bytes) }
 }
@@ -80,5 +102,16 @@ mod tests {
     fn escapes_keep_one_entry_on_one_line() {
         assert_eq!(escaped(b"a\tb\n\\\x00\xff"), "a\\tb\\n\\\\\\x00\\xff");
         assert_eq!(escaped("größe".as_bytes()), "größe");
+    }
+
+    #[test]
+    fn escapes_can_be_taken_back() {
+        let all: Vec<u8> = (0..=255).chain("größe\\x\u{85}".bytes()).collect();
+        let text = escaped(&all);
+        assert!(!text.contains(['\t', '\n', '\r']));
+        assert_eq!(unescaped(text.as_bytes()), Some(all));
+        for wrong in ["\\", "\\q", "\\x", "\\x1", "\\xg0"] {
+            assert_eq!(unescaped(wrong.as_bytes()), None, "{wrong}");
+        }
     }
 }

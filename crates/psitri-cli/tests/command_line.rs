@@ -230,3 +230,65 @@ fn wrong_usage_has_its_own_code() {
     assert_eq!(psitri(&["nonsense"]).code, 2);
     assert_eq!(psitri(&["get", &fixture.db(), "--hex", "xyz"]).code, 2);
 }
+
+#[test]
+fn backups_are_restored_and_dumps_are_loaded() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let at = |name: &str| {
+        let path = fixture.directory.path().join(name);
+        path.to_str().expect("a text path").to_owned()
+    };
+    let full = psitri(&["backup", &db, &at("full")]);
+    assert_eq!((full.code, full.err.as_str()), (0, ""));
+    assert!(full.out.starts_with("full backup "), "{}", full.out);
+    assert!(full.out.contains("4 entries, 1 keyspaces"), "{}", full.out);
+    assert_eq!(psitri(&["put", &db, "cherry", "tab\there"]).code, 0);
+    assert_eq!(psitri(&["del", &db, "banana"]).code, 0);
+    let next = psitri(&["--json", "backup", &db, &at("next"), "--since", &at("full")]);
+    assert!(next.out.contains("\"entries\":2"), "{}", next.out);
+    assert_eq!(
+        psitri(&["restore", &at("again"), &at("full"), &at("next")]).code,
+        0
+    );
+
+    let dump = psitri(&["dump", &db]);
+    assert_eq!(
+        dump.out,
+        "psitri dump, format 1\nkeyspace default\napple\tred\napricot\torange\ncherry\ttab\\there\n\\xff\\x00\t\\n\nend\n"
+    );
+    assert_eq!(psitri(&["dump", &at("again")]).out, dump.out);
+    let load = psitri_with_input(&["load", &at("loaded")], dump.out.as_bytes());
+    assert_eq!(
+        (load.code, load.out.as_str()),
+        (0, "4 entries, 1 keyspaces\n")
+    );
+    assert_eq!(psitri(&["dump", &at("loaded")]).out, dump.out);
+
+    let failures: [(&[&str], i32, &str); 3] = [
+        (&["backup", &db, &at("full")], 4, "not empty"),
+        (&["restore", &at("wrong"), &at("next")], 4, "incremental"),
+        (&["restore", &at("wrong")], 2, "<BACKUPS>"),
+    ];
+    for (arguments, code, message) in failures {
+        let ran = psitri(arguments);
+        assert_eq!(ran.code, code, "{arguments:?}");
+        assert!(ran.err.contains(message), "{}", ran.err);
+    }
+    for (text, message) in [
+        ("something\n", "line 1 of the dump: this is no dump"),
+        (&dump.out[..dump.out.len() - 5], "cut short"),
+        (
+            "psitri dump, format 1\nx\ty\nend\n",
+            "line 2 of the dump: the name of a keyspace",
+        ),
+        (
+            "psitri dump, format 1\nkeyspace k\na\t\\q\nend\n",
+            "line 3 of the dump: an escape",
+        ),
+    ] {
+        let ran = psitri_with_input(&["load", &at("broken")], text.as_bytes());
+        assert_eq!(ran.code, 2, "{text:?}");
+        assert!(ran.err.contains(message), "{}", ran.err);
+    }
+}

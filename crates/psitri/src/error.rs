@@ -170,6 +170,24 @@ pub enum Error {
         cause: String,
     },
 
+    /// Somebody else changed what an optimistic transaction depends on. Nothing was written.
+    #[error(
+        "another transaction changed what this one depends on in keyspace {keyspace:?}; begin it again, or use transact"
+    )]
+    Conflict {
+        /// The keyspace.
+        keyspace: String,
+    },
+
+    /// A backup cannot be made, read or restored.
+    #[error("{path}: {what}")]
+    Backup {
+        /// Directory of the backup, or of the database to be restored.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+
     /// A background thread panicked, which is a defect. The database takes no more writes.
     #[error("a background thread panicked; this is a defect, please report it")]
     BackgroundPanic,

@@ -43,6 +43,8 @@ pub mod wal;
 
 // Under loom only the parts above are built: they hold the concurrent protocols.
 #[cfg(not(loom))]
+mod backup;
+#[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]
 mod catalog;
@@ -73,6 +75,8 @@ mod log_thread;
 #[cfg(not(loom))]
 mod merger;
 #[cfg(not(loom))]
+mod optimistic;
+#[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
 mod pager;
@@ -93,11 +97,13 @@ mod txn;
 
 #[cfg(not(loom))]
 pub use {
+    backup::{BackupInfo, BackupKind, BackupOptions},
     batch::WriteBatch,
     cursor::Cursor,
     database::Database,
     error::{Error, Result},
     keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
+    optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},
     snapshot::Snapshot,
     stats::{KeyspaceStats, Stats, VerifyReport},

@@ -44,6 +44,7 @@ use crate::{
 pub(crate) use direct::{DRAIN_POLL, NO_GENERATION};
 pub use extract::Entry;
 pub use nested::NestedTxn;
+pub(crate) use write::{check_key, check_value};
 
 /// Values longer than this are written straight to the data file and not to the buffer and the log.
 pub(crate) const VALUE_BUFFERED_BYTES_MAX: usize = 16 << 10;

@@ -120,6 +120,23 @@ impl WriteTxn {
         Ok(count)
     }
 
+    /// Whether the transaction was begun with a keyspace.
+    pub(crate) fn holds(&self, keyspace: &Keyspace) -> bool {
+        self.part_index(keyspace).is_ok()
+    }
+
+    /// Whether a keyspace of the transaction has a commit newer than `csn`.
+    pub(crate) fn is_changed_since(&self, keyspace: &Keyspace, csn: u64) -> Result<bool> {
+        let part = &self.parts[self.part_index(keyspace)?];
+        let own = part.guard.buffer.as_ref();
+        let own = own.map_or(0, |own| own.buffer().stats().csn_last);
+        let below = self.view_below(part).buffers();
+        let buffered = below.map(|buffer| buffer.stats().csn_last).max();
+        let merged = self.state().keyspace(part.slot, part.id);
+        let merged = merged.map_or(u64::MAX, |keyspace| keyspace.csn_merged);
+        Ok(own.max(buffered.unwrap_or(0)).max(merged) > csn)
+    }
+
     /// What lies below the buffer that the transaction writes to.
     pub(super) fn view_below(&self, part: &Part) -> View<'_> {
         let generations = match self.private {

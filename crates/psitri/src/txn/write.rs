@@ -24,6 +24,16 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
+pub(crate) fn check_value(value: &[u8]) -> Result<()> {
+    if value.len() as u64 > VALUE_BYTES_MAX {
+        return Err(Error::ValueTooLong {
+            bytes: value.len() as u64,
+            max: VALUE_BYTES_MAX,
+        });
+    }
+    Ok(())
+}
+
 impl WriteTxn {
     /// Sets the value of `key`, present or not.
     ///
@@ -214,12 +224,7 @@ impl WriteTxn {
 
     /// Writes a value to the data file, where the transaction alone knows of it.
     pub(super) fn place_large(&mut self, value: &[u8]) -> Result<(ValuePointer, Vec<Extent>)> {
-        if value.len() as u64 > VALUE_BYTES_MAX {
-            return Err(Error::ValueTooLong {
-                bytes: value.len() as u64,
-                max: VALUE_BYTES_MAX,
-            });
-        }
+        check_value(value)?;
         let engine = &self.db.engine;
         // Readers see it through the shared buffer before any later version of the tree is published.
         let birth = self.state().tree_version + u64::from(self.private.is_some());

@@ -1,0 +1,694 @@
+//! Backups of a database in use: whole ones, and what has changed since another one.
+//!
+//! A backup is a directory with a database and a manifest. The database of a *full* backup has the keyspaces and entries of one snapshot, and
+//! can be opened like any other. That of an *incremental* one has what differs from its base: under the number of each keyspace the keys that
+//! were put or removed, and in the keyspace [`NAMES`] which number stands for which name. Reading is by entry and not by page, so that every
+//! node is checked on the way, and the copy is packed.
+//!
+//! # Invariants
+//! (1) The manifest is written last, by renaming, when everything else is durable and was verified: without one a directory is no backup.
+//! (2) A manifest names the backup that it is based on by its number, which is drawn at random; a chain that does not fit is refused.
+//! (3) A keyspace that an incremental backup does not list did not exist. What older backups have under its name does not count.
+//!
+//! # Failure modes
+//! Errors of reading and of writing, with the file's name. The directory of a backup that failed has no manifest; remove it.
+
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    fs,
+    hash::{BuildHasher, RandomState},
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    Cursor, Database, Entry, Keyspace, Options, Result, Snapshot,
+    error::Error,
+    storage::{OpenMode, OsStorage, Storage, StorageError},
+};
+
+/// File that makes a directory a backup.
+const MANIFEST: &str = "backup";
+const MANIFEST_NEW: &str = "backup.new";
+const MANIFEST_FIRST_LINE: &str = "psitri backup, format 1";
+const MANIFEST_BYTES_MAX: u64 = 4096;
+/// Keyspace of an incremental backup: number, as a big-endian u32, to name.
+const NAMES: &str = "names";
+/// First byte of a value in an incremental backup.
+const REMOVED: u8 = 0;
+const PUT: u8 = 1;
+/// Entries between two reports of progress.
+const PROGRESS_ENTRIES: u64 = 4096;
+
+/// Whether a backup stands by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackupKind {
+    /// It has everything.
+    Full,
+    /// It has what differs from another backup, and is of no use without it.
+    Incremental {
+        /// Number of that backup.
+        base: u64,
+    },
+}
+
+/// What is known about a backup: its manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupInfo {
+    /// Drawn at random, to tell backups apart.
+    pub id: u64,
+    /// Full or incremental.
+    pub kind: BackupKind,
+    /// Newest commit in it.
+    pub csn: u64,
+    /// Keyspaces of the database.
+    pub keyspaces: u64,
+    /// Entries in this directory: all, or those that differ.
+    pub entries: u64,
+}
+
+/// How a backup is made.
+///
+/// ```
+/// use psitri::BackupOptions;
+/// let mut report = |done: u64, all: u64| println!("{done} of {all} entries");
+/// let options = BackupOptions::new().progress(&mut report);
+/// # drop(options);
+/// ```
+#[derive(Default)]
+pub struct BackupOptions<'o> {
+    base: Vec<PathBuf>,
+    progress: Option<&'o mut dyn FnMut(u64, u64)>,
+}
+
+impl<'o> BackupOptions<'o> {
+    /// A full backup, without reports.
+    pub fn new() -> BackupOptions<'o> {
+        BackupOptions::default()
+    }
+
+    /// Only what has changed since another backup. `chain`: the full backup that it goes back to, and the incremental ones after that, oldest
+    /// first.
+    pub fn since<P: AsRef<Path>>(mut self, chain: &[P]) -> BackupOptions<'o> {
+        self.base = chain.iter().map(|path| path.as_ref().to_owned()).collect();
+        self
+    }
+
+    /// Is told, now and then, how many entries were read, and about how many there are.
+    pub fn progress(mut self, report: &'o mut dyn FnMut(u64, u64)) -> BackupOptions<'o> {
+        self.progress = Some(report);
+        self
+    }
+}
+
+impl Database {
+    /// Copies the database, as of its last commit, to a new directory while it is in use. The copy is verified, and durable, when this
+    /// returns. It is a database itself, with a file more: open it, or [restore](Database::restore) it to another place.
+    ///
+    /// Every entry is read once. A snapshot is held meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// # let ks = db.keyspace("accounts")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # txn.upsert(&ks, b"alice", b"100")?;
+    /// # txn.commit()?;
+    /// let info = db.backup(dir.path().join("monday"))?;
+    /// assert_eq!((info.keyspaces, info.entries), (1, 1));
+    /// # Ok(()) }
+    /// ```
+    pub fn backup(&self, path: impl AsRef<Path>) -> Result<BackupInfo> {
+        self.backup_with(path, BackupOptions::new())
+    }
+
+    /// As [`Database::backup`], or what has changed since another backup: [`BackupOptions::since`]. For that the older backups are read beside
+    /// the database, and only differences are written.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// # let ks = db.keyspace("accounts")?;
+    /// use psitri::BackupOptions;
+    /// let (monday, tuesday) = (dir.path().join("monday"), dir.path().join("tuesday"));
+    /// db.backup(&monday)?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"bob", b"20")?;
+    /// txn.commit()?;
+    /// let info = db.backup_with(&tuesday, BackupOptions::new().since(&[&monday]))?;
+    /// assert_eq!(info.entries, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn backup_with(
+        &self,
+        path: impl AsRef<Path>,
+        options: BackupOptions<'_>,
+    ) -> Result<BackupInfo> {
+        let path = path.as_ref();
+        let chain = Chain::open(&options.base)?;
+        let target = create_target(path)?;
+        let snapshot = self.snapshot();
+        let keyspaces = snapshot.keyspaces();
+        let mut expected = 0;
+        for keyspace in &keyspaces {
+            expected += snapshot.count(keyspace, ..)?;
+        }
+        let mut job = Job {
+            target: &target,
+            progress: options.progress,
+            done: 0,
+            expected,
+            written: 0,
+        };
+        let kind = match chain.newest() {
+            None => {
+                for keyspace in &keyspaces {
+                    job.copy_whole(&snapshot, keyspace)?;
+                }
+                BackupKind::Full
+            }
+            Some(base) => {
+                job.copy_differences(&snapshot, &keyspaces, &chain)?;
+                BackupKind::Incremental { base: base.id }
+            }
+        };
+        let info = BackupInfo {
+            id: RandomState::new().hash_one(snapshot.csn()),
+            kind,
+            csn: snapshot.csn(),
+            keyspaces: keyspaces.len() as u64,
+            entries: job.written,
+        };
+        drop(snapshot);
+        target.checkpoint()?;
+        let damage = target.verify()?.errors;
+        if let Some(first) = damage.first() {
+            return Err(Error::corrupted("backup", 0, first.to_string()));
+        }
+        target.close()?;
+        write_manifest(path, &info)?;
+        Ok(info)
+    }
+
+    /// Reads what is known about the backup in a directory.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// use psitri::{BackupKind, Database};
+    /// let made = db.backup(dir.path().join("monday"))?;
+    /// assert_eq!(Database::backup_info(dir.path().join("monday"))?, made);
+    /// assert_eq!(made.kind, BackupKind::Full);
+    /// # Ok(()) }
+    /// ```
+    pub fn backup_info(path: impl AsRef<Path>) -> Result<BackupInfo> {
+        read_manifest(path.as_ref())
+    }
+
+    /// Makes a database at a new path from a full backup and the incremental ones after it, oldest first. It is closed again: open it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// # let ks = db.keyspace("accounts")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # txn.upsert(&ks, b"alice", b"100")?;
+    /// # txn.commit()?;
+    /// # db.backup(dir.path().join("monday"))?;
+    /// use psitri::Database;
+    /// Database::restore(&[dir.path().join("monday")], dir.path().join("again"))?;
+    /// let again = Database::open(dir.path().join("again"))?;
+    /// assert_eq!(again.get(&again.keyspace("accounts")?, b"alice")?.as_deref(), Some(&b"100"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn restore<P: AsRef<Path>>(chain: &[P], path: impl AsRef<Path>) -> Result<()> {
+        let paths: Vec<PathBuf> = chain.iter().map(|path| path.as_ref().to_owned()).collect();
+        let chain = Chain::open(&paths)?;
+        if chain.newest().is_none() {
+            return Err(Error::Backup {
+                path: path.as_ref().to_owned(),
+                what: "there is no backup to restore it from".to_owned(),
+            });
+        }
+        let target = create_target(path.as_ref())?;
+        for name in chain.names() {
+            let keyspace = target.create_keyspace(&name)?;
+            let mut source = chain.entries(&name)?;
+            let mut failure = None;
+            let entries = std::iter::from_fn(|| {
+                let next = source.next().transpose()?;
+                next.map_err(|error| failure = Some(error)).ok()
+            });
+            ingest(&target, &keyspace, entries)?;
+            if let Some(error) = failure {
+                return Err(error);
+            }
+        }
+        target.checkpoint()?;
+        target.close()
+    }
+}
+
+/// A new database in a directory that does not exist, or is empty.
+fn create_target(path: &Path) -> Result<Database> {
+    let is_taken = match fs::read_dir(path) {
+        Ok(mut files) => files.next().is_some(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    };
+    if is_taken {
+        return Err(Error::Backup {
+            path: path.to_owned(),
+            what: "the directory is not empty; name a new one".to_owned(),
+        });
+    }
+    Options::new().create(path)
+}
+
+fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    target: &Database,
+    keyspace: &Keyspace,
+    entries: impl Iterator<Item = (K, V)>,
+) -> Result<u64> {
+    let mut txn = target.begin_direct(&[keyspace])?;
+    let written = txn.ingest(keyspace, entries)?;
+    txn.commit()?;
+    Ok(written)
+}
+
+/// A backup while it is made.
+struct Job<'j, 'o> {
+    target: &'j Database,
+    progress: Option<&'o mut dyn FnMut(u64, u64)>,
+    done: u64,
+    expected: u64,
+    written: u64,
+}
+
+impl Job<'_, '_> {
+    /// Counts an entry that was read.
+    fn passed(&mut self) {
+        self.done += 1;
+        if self.done.is_multiple_of(PROGRESS_ENTRIES) {
+            self.report();
+        }
+    }
+
+    fn report(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress(self.done, self.expected.max(self.done));
+        }
+    }
+
+    fn copy_whole(&mut self, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
+        let target = self.target.create_keyspace(&keyspace.name())?;
+        let mut cursor = snapshot.cursor(keyspace)?;
+        let (mut found, mut failure) = (cursor.seek_first(), None);
+        let database = self.target;
+        let entries = std::iter::from_fn(|| match found {
+            Ok(true) => {
+                let entry = (cursor.key().to_vec(), cursor.value());
+                found = cursor.next();
+                self.passed();
+                Some(entry)
+            }
+            Ok(false) => None,
+            Err(_) => {
+                failure = std::mem::replace(&mut found, Ok(false)).err();
+                None
+            }
+        });
+        let written = ingest(database, &target, entries)?;
+        self.written += written;
+        self.report();
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn copy_differences(
+        &mut self,
+        snapshot: &Snapshot,
+        keyspaces: &[Keyspace],
+        chain: &Chain,
+    ) -> Result<()> {
+        let database = self.target;
+        let names = database.create_keyspace(NAMES)?;
+        for (number, keyspace) in keyspaces.iter().enumerate() {
+            let mut txn = database.begin(&[&names])?;
+            let number = number as u32;
+            txn.insert(&names, &number.to_be_bytes(), keyspace.name().as_bytes())?;
+            txn.commit()?;
+            let target = database.create_keyspace(&number.to_string())?;
+            let mut now = snapshot.cursor(keyspace)?;
+            let mut then = chain.entries(&keyspace.name())?;
+            let mut differences = Differences {
+                found: now.seek_first()?,
+                now: &mut now,
+                old: then.next()?,
+                then: &mut then,
+            };
+            let mut failure = None;
+            let entries = std::iter::from_fn(|| {
+                let next = differences.next(|| self.passed()).transpose()?;
+                next.map_err(|error| failure = Some(error)).ok()
+            });
+            let written = ingest(database, &target, entries)?;
+            self.written += written;
+            if let Some(error) = failure {
+                return Err(error);
+            }
+        }
+        self.report();
+        Ok(())
+    }
+}
+
+/// What differs between a keyspace and an older state of it.
+struct Differences<'d, 's, 'c> {
+    now: &'d mut Cursor<'s>,
+    found: bool,
+    then: &'d mut Layered<'c>,
+    old: Option<Entry>,
+}
+
+impl Differences<'_, '_, '_> {
+    fn next(&mut self, mut passed: impl FnMut()) -> Result<Option<Entry>> {
+        loop {
+            let order = match &self.old {
+                None if !self.found => return Ok(None),
+                None => std::cmp::Ordering::Less,
+                Some(_) if !self.found => std::cmp::Ordering::Greater,
+                Some((key, _)) => self.now.key().cmp(key),
+            };
+            if order.is_gt() {
+                let (key, _) = self.old.take().expect("compared with it");
+                self.old = self.then.next()?;
+                return Ok(Some((key, vec![REMOVED])));
+            }
+            let is_same = order.is_eq()
+                && (self.old.as_ref())
+                    .is_some_and(|(_, value)| value.as_slice() == self.now.value());
+            let changed = (!is_same).then(|| {
+                let mut value = Vec::with_capacity(1 + self.now.value().len());
+                value.push(PUT);
+                value.extend_from_slice(self.now.value());
+                (self.now.key().to_vec(), value)
+            });
+            self.found = self.now.next()?;
+            if order.is_eq() {
+                self.old = self.then.next()?;
+            }
+            passed();
+            if changed.is_some() {
+                return Ok(changed);
+            }
+        }
+    }
+}
+
+/// A full backup and the incremental ones after it.
+struct Chain {
+    links: Vec<Link>,
+}
+
+struct Link {
+    info: BackupInfo,
+    /// The backup's own, opened for reading.
+    db: Database,
+    snapshot: Snapshot,
+    /// The backup's keyspace for each one of the database (3).
+    keyspaces: HashMap<String, Keyspace>,
+}
+
+impl Chain {
+    /// Opens the backups, and checks that each is based on the one before (2).
+    fn open(paths: &[PathBuf]) -> Result<Chain> {
+        let mut links: Vec<Link> = Vec::new();
+        for path in paths {
+            let info = read_manifest(path)?;
+            let refuse = |what: &str| Error::Backup {
+                path: path.clone(),
+                what: what.to_owned(),
+            };
+            match (info.kind, links.last()) {
+                (BackupKind::Full, None) => {}
+                (BackupKind::Full, Some(_)) => {
+                    return Err(refuse("a full backup begins a chain; it follows no other"));
+                }
+                (BackupKind::Incremental { .. }, None) => {
+                    return Err(refuse(
+                        "it is incremental: name what it is based on before it",
+                    ));
+                }
+                (BackupKind::Incremental { base }, Some(before)) if base != before.info.id => {
+                    return Err(refuse("it is not based on the backup named before it"));
+                }
+                (BackupKind::Incremental { .. }, Some(_)) => {}
+            }
+            links.push(Link::open(path, info)?);
+        }
+        Ok(Chain { links })
+    }
+
+    fn newest(&self) -> Option<&BackupInfo> {
+        self.links.last().map(|link| &link.info)
+    }
+
+    /// Keyspaces of the database when the newest backup was made.
+    fn names(&self) -> Vec<String> {
+        let newest = self.links.last();
+        let mut names: Vec<_> =
+            newest.map_or(Vec::new(), |l| l.keyspaces.keys().cloned().collect());
+        names.sort();
+        names
+    }
+
+    /// What a keyspace had when the newest backup was made (3).
+    fn entries(&self, name: &str) -> Result<Layered<'_>> {
+        let mut layers = Vec::new();
+        for link in self.links.iter().rev() {
+            let Some(keyspace) = link.keyspaces.get(name) else {
+                break;
+            };
+            let mut cursor = link.snapshot.cursor(keyspace)?;
+            let found = cursor.seek_first()?;
+            layers.push(Layer {
+                cursor,
+                found,
+                is_tagged: link.info.kind != BackupKind::Full,
+            });
+        }
+        Ok(Layered { layers })
+    }
+}
+
+impl Link {
+    fn open(path: &Path, info: BackupInfo) -> Result<Link> {
+        let db = Options::new().open_read_only(path)?;
+        let snapshot = db.snapshot();
+        let mut keyspaces = HashMap::new();
+        if info.kind == BackupKind::Full {
+            for name in db.keyspaces() {
+                let keyspace = db.open_keyspace(&name)?;
+                keyspaces.insert(name, keyspace);
+            }
+        } else {
+            let names = db.open_keyspace(NAMES)?;
+            let mut cursor = snapshot.cursor(&names)?;
+            let mut found = cursor.seek_first()?;
+            while found {
+                let number = cursor.key().try_into().map(u32::from_be_bytes);
+                let name = std::str::from_utf8(cursor.value());
+                let (Ok(number), Ok(name)) = (number, name) else {
+                    return Err(Error::Backup {
+                        path: path.to_owned(),
+                        what: "its list of keyspaces cannot be read".to_owned(),
+                    });
+                };
+                keyspaces.insert(name.to_owned(), db.open_keyspace(&number.to_string())?);
+                found = cursor.next()?;
+            }
+        }
+        Ok(Link {
+            info,
+            db,
+            snapshot,
+            keyspaces,
+        })
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("info", &self.info)
+            .field("db", &self.db)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One backup's part of a keyspace.
+struct Layer<'c> {
+    cursor: Cursor<'c>,
+    found: bool,
+    is_tagged: bool,
+}
+
+/// The entries of a keyspace in a chain, newest layer first.
+struct Layered<'c> {
+    layers: Vec<Layer<'c>>,
+}
+
+impl Layered<'_> {
+    fn next(&mut self) -> Result<Option<Entry>> {
+        loop {
+            let standing = self.layers.iter().filter(|layer| layer.found);
+            let Some(key) = standing.map(|layer| layer.cursor.key()).min() else {
+                return Ok(None);
+            };
+            let key = key.to_vec();
+            let mut value = None;
+            for layer in &mut self.layers {
+                if !layer.found || layer.cursor.key() != key {
+                    continue;
+                }
+                if value.is_none() {
+                    let stored = layer.cursor.value();
+                    value = Some(match (layer.is_tagged, stored.split_first()) {
+                        (false, _) => Some(stored.to_vec()),
+                        (true, Some((&PUT, value))) => Some(value.to_vec()),
+                        (true, Some((&REMOVED, []))) => None,
+                        (true, _) => {
+                            let what = "an entry of an incremental backup cannot be read";
+                            return Err(Error::corrupted("backup", 0, what));
+                        }
+                    });
+                }
+                layer.found = layer.cursor.next()?;
+            }
+            if let Some(Some(value)) = value {
+                return Ok(Some((key, value)));
+            }
+        }
+    }
+}
+
+fn write_manifest(path: &Path, info: &BackupInfo) -> Result<()> {
+    let mut text = format!("{MANIFEST_FIRST_LINE}\n");
+    let base = match info.kind {
+        BackupKind::Full => "none".to_owned(),
+        BackupKind::Incremental { base } => format!("{base:016x}"),
+    };
+    let BackupInfo {
+        id,
+        csn,
+        keyspaces,
+        entries,
+        ..
+    } = info;
+    let _ = write!(
+        text,
+        "id {id:016x}\nbase {base}\ncommit {csn}\nkeyspaces {keyspaces}\nentries {entries}\n"
+    );
+    let _ = writeln!(text, "checksum {:08x}", crc32c::crc32c(text.as_bytes()));
+    let storage = OsStorage::open(path)?;
+    if storage.exists(MANIFEST_NEW)? {
+        storage.remove(MANIFEST_NEW)?;
+    }
+    let file = storage.open(MANIFEST_NEW, OpenMode::Create)?;
+    file.write_at(text.as_bytes(), 0)?;
+    file.sync_data()?;
+    storage.rename(MANIFEST_NEW, MANIFEST)?;
+    storage.sync_dir()?;
+    Ok(())
+}
+
+fn read_manifest(path: &Path) -> Result<BackupInfo> {
+    let refuse = |what: &str| Error::Backup {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    };
+    let storage = match OsStorage::open(path) {
+        Ok(storage) => storage,
+        Err(error) => return Err(not_found(error, path)),
+    };
+    if !storage.exists(MANIFEST)? {
+        return Err(refuse(
+            "there is no backup here, or one that was not finished",
+        ));
+    }
+    let file = storage.open(MANIFEST, OpenMode::Read)?;
+    let mut bytes = vec![0; file.len()?.min(MANIFEST_BYTES_MAX) as usize];
+    file.read_at(&mut bytes, 0)?;
+    parse_manifest(&bytes).ok_or_else(|| refuse("its manifest is damaged, or of a newer release"))
+}
+
+fn not_found(error: StorageError, path: &Path) -> Error {
+    if path.is_dir() {
+        return error.into();
+    }
+    Error::NotFound {
+        path: path.to_owned(),
+    }
+}
+
+/// What a manifest says; `None` if it is none of this release.
+fn parse_manifest(bytes: &[u8]) -> Option<BackupInfo> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (signed, checksum) = text.rsplit_once("checksum ")?;
+    let checksum = u32::from_str_radix(checksum.strip_suffix('\n')?, 16).ok()?;
+    if checksum != crc32c::crc32c(signed.as_bytes()) {
+        return None;
+    }
+    let mut lines = signed.lines();
+    if lines.next()? != MANIFEST_FIRST_LINE {
+        return None;
+    }
+    let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+    let id = u64::from_str_radix(field("id")?, 16).ok()?;
+    let kind = match field("base")? {
+        "none" => BackupKind::Full,
+        base => BackupKind::Incremental {
+            base: u64::from_str_radix(base, 16).ok()?,
+        },
+    };
+    Some(BackupInfo {
+        id,
+        kind,
+        csn: field("commit")?.parse().ok()?,
+        keyspaces: field("keyspaces")?.parse().ok()?,
+        entries: field("entries")?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_read_back_and_damage_is_noticed() {
+        for kind in [BackupKind::Full, BackupKind::Incremental { base: 7 }] {
+            let dir = tempfile::tempdir().unwrap();
+            let info = BackupInfo {
+                id: u64::MAX,
+                kind,
+                csn: 3,
+                keyspaces: 2,
+                entries: 1,
+            };
+            write_manifest(dir.path(), &info).unwrap();
+            assert_eq!(read_manifest(dir.path()).unwrap(), info);
+            let bytes = fs::read(dir.path().join(MANIFEST)).unwrap();
+            for at in 0..bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 1;
+                assert_eq!(parse_manifest(&damaged), None, "byte {at}");
+                assert_eq!(parse_manifest(&bytes[..at]), None, "cut at {at}");
+            }
+        }
+    }
+}

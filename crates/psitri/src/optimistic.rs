@@ -1,0 +1,449 @@
+//! Optimistic transactions: any number at a time on one keyspace, checked when they commit.
+//!
+//! A transaction reads one snapshot, keeps what it writes to itself, and takes the write locks only to commit: then it compares what it
+//! depends on in the snapshot with what is there now, and writes if nothing has changed.
+//!
+//! # Invariants
+//! (1) Between the comparison and the commit the transaction holds the write locks of every keyspace that it read (if that counts) or wrote.
+//! (2) What was read is kept as keys and as ranges: a range is all keys between its bounds, those that were not there included, so that a new
+//!     key in it is a change (a phantom).
+//! (3) A key has changed if its value has. A value that was changed and changed back makes no difference to anyone, so that the outcome is
+//!     the same as if the transactions had run one after the other, in the order of their commits.
+//! (4) A keyspace without a commit newer than the snapshot has not changed; nothing of it is compared.
+//!
+//! # Failure modes
+//! [`Error::Conflict`]: nothing was written. The transaction is gone; [`Database::transact`] begins it again.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    ops::{Bound, ControlFlow, RangeBounds},
+};
+
+use crate::{
+    Database, Durability, Keyspace, Result, Snapshot, WriteTxn,
+    cursor::key_range,
+    error::Error,
+    sync::Arc,
+    txn::{check_key, check_value},
+};
+
+/// What an optimistic transaction is kept apart from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// Nobody else may have changed what the transaction writes. Lost updates cannot happen. Two transactions that read what the other one
+    /// writes may both commit (write skew).
+    Snapshot,
+    /// Nobody else may have changed what the transaction read or writes, new keys in ranges that it read included. The outcome is that of
+    /// the transactions one after the other, in the order of their commits.
+    #[default]
+    Serializable,
+}
+
+/// A transaction that takes no lock before it commits. Made by [`Database::begin_optimistic`]; forgotten when dropped.
+///
+/// What it writes is kept in memory until it commits. It belongs to one thread at a time.
+pub struct OptimisticTxn {
+    db: Database,
+    snapshot: Snapshot,
+    isolation: Isolation,
+    written: Vec<Written>,
+    read: RefCell<Vec<Read>>,
+}
+
+/// What was written to one keyspace: values, and `None` for removed keys.
+struct Written {
+    keyspace: Keyspace,
+    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+/// What was read of one keyspace (2).
+struct Read {
+    keyspace: Keyspace,
+    keys: BTreeSet<Vec<u8>>,
+    ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+fn is_same(a: &Keyspace, b: &Keyspace) -> bool {
+    Arc::ptr_eq(&a.core, &b.core)
+}
+
+impl Database {
+    /// Begins a transaction that takes no locks before it commits: for many transactions at a time that read and write a few keys each of one
+    /// keyspace. It may fail to commit, with [`Error::Conflict`], where one made by [`Database::begin`] would have waited.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let stock = db.create_keyspace("stock")?;
+    /// use psitri::{Error, Isolation};
+    /// let mut one = db.begin_optimistic(Isolation::Serializable);
+    /// let mut two = db.begin_optimistic(Isolation::Serializable);
+    /// for txn in [&mut one, &mut two] {
+    ///     if txn.get(&stock, b"last seat")?.is_none() {
+    ///         txn.upsert(&stock, b"last seat", b"taken")?;
+    ///     }
+    /// }
+    /// one.commit()?;
+    /// assert!(matches!(two.commit(), Err(Error::Conflict { .. })));
+    /// # Ok(()) }
+    /// ```
+    pub fn begin_optimistic(&self, isolation: Isolation) -> OptimisticTxn {
+        OptimisticTxn {
+            db: self.clone(),
+            snapshot: self.snapshot(),
+            isolation,
+            written: Vec::new(),
+            read: RefCell::default(),
+        }
+    }
+
+    /// Runs an optimistic transaction, again and again until it commits or `body` fails. Gives what `body` gave the last time.
+    ///
+    /// After a conflict it takes the write locks of the keyspaces that it used before it begins again, so that it cannot lose a second time,
+    /// unless it then uses others.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let counters = db.create_keyspace("counters")?;
+    /// use psitri::Isolation;
+    /// let total = db.transact(Isolation::Snapshot, |txn| {
+    ///     let before = txn.get(&counters, b"visits")?.map_or(0, |value| value[0]);
+    ///     txn.upsert(&counters, b"visits", &[before + 1])?;
+    ///     Ok(before + 1)
+    /// })?;
+    /// assert_eq!(total, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn transact<R>(
+        &self,
+        isolation: Isolation,
+        mut body: impl FnMut(&mut OptimisticTxn) -> Result<R>,
+    ) -> Result<R> {
+        let mut used: Vec<Keyspace> = Vec::new();
+        loop {
+            let locks = match used.as_slice() {
+                [] => None,
+                used => Some(self.begin(&used.iter().collect::<Vec<_>>())?),
+            };
+            // After the locks: the snapshot has the commits of those who held them before.
+            let mut txn = self.begin_optimistic(isolation);
+            let result = body(&mut txn)?;
+            let durability = self.core.engine.options.durability;
+            let parts = txn.keyspaces();
+            match txn.commit_holding(locks, durability) {
+                Err(Error::Conflict { .. }) => used = parts,
+                other => return other.map(|()| result),
+            }
+        }
+    }
+}
+
+impl OptimisticTxn {
+    /// The value of `key`: as this transaction wrote it, or as of the snapshot that it began with.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut txn = db.begin_optimistic(Default::default());
+    /// assert_eq!(txn.get(&ks, b"k")?, None);
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert_eq!(txn.get(&ks, b"k")?, Some(&b"v"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn get<'t>(&'t self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&'t [u8]>> {
+        let value = self.snapshot.get(keyspace, key)?;
+        if let Some(own) = self.changes(keyspace).and_then(|changes| changes.get(key)) {
+            return Ok(own.as_deref());
+        }
+        if self.isolation == Isolation::Serializable {
+            self.note_read(keyspace, |read| {
+                if !read.keys.contains(key) {
+                    read.keys.insert(key.to_vec());
+                }
+            });
+        }
+        Ok(value)
+    }
+
+    /// Sets the value of `key`, present or not.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut txn = db.begin_optimistic(Default::default());
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.commit()?;
+    /// assert_eq!(db.get(&ks, b"k")?.as_deref(), Some(&b"v"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        check_value(value)?;
+        self.change(keyspace, key, Some(value.to_vec()))
+    }
+
+    /// Removes `key`. Says whether it was there.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut txn = db.begin_optimistic(Default::default());
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert!(txn.remove(&ks, b"k")?);
+    /// assert!(!txn.remove(&ks, b"k")?);
+    /// # Ok(()) }
+    /// ```
+    pub fn remove(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+        let was_there = self.get(keyspace, key)?.is_some();
+        if was_there {
+            self.change(keyspace, key, None)?;
+        }
+        Ok(was_there)
+    }
+
+    /// Calls `visit` for every entry of a range in order, until it breaks: those of the snapshot, with this transaction's own writes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// use std::ops::ControlFlow;
+    /// let mut txn = db.begin_optimistic(Default::default());
+    /// txn.upsert(&ks, b"b", b"2")?;
+    /// txn.upsert(&ks, b"a", b"1")?;
+    /// let mut keys = Vec::new();
+    /// txn.for_each(&ks, .., |key, _value| {
+    ///     keys.push(key.to_vec());
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(keys, [b"a", b"b"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn for_each<'k>(
+        &self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<&'k [u8]>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let (lo, hi) = key_range(&range);
+        let bounds = bounds(&lo, hi.as_deref());
+        let mut cursor = self.snapshot.cursor(keyspace)?.with_range(bounds);
+        let mut found = cursor.seek_first()?;
+        let is_empty = hi.as_ref().is_some_and(|hi| *hi <= lo);
+        let changes = self.changes(keyspace).filter(|_| !is_empty);
+        let mut own = changes.map(|changes| changes.range::<[u8], _>(bounds).peekable());
+        let mut last = None;
+        loop {
+            let next_own = own.as_mut().and_then(|own| own.peek().copied());
+            let flow = match next_own {
+                Some((key, change)) if !found || key.as_slice() <= cursor.key() => {
+                    if found && key.as_slice() == cursor.key() {
+                        found = cursor.next()?;
+                    }
+                    if let Some(own) = &mut own {
+                        own.next();
+                    }
+                    let flow = match change {
+                        Some(value) => visit(key, value),
+                        None => ControlFlow::Continue(()),
+                    };
+                    flow.is_break().then(|| key.clone())
+                }
+                _ if !found => break,
+                _ => {
+                    let flow = visit(cursor.key(), cursor.value());
+                    let stopped_at = flow.is_break().then(|| cursor.key().to_vec());
+                    if stopped_at.is_none() {
+                        found = cursor.next()?;
+                    }
+                    stopped_at
+                }
+            };
+            if flow.is_some() {
+                last = flow;
+                break;
+            }
+        }
+        if self.isolation == Isolation::Serializable && !is_empty {
+            // What lies behind the place where the reader stopped made no difference to it.
+            let end = last.map_or(hi, |mut key| {
+                key.push(0);
+                Some(key)
+            });
+            self.note_read(keyspace, |read| read.ranges.push((lo, end)));
+        }
+        Ok(())
+    }
+
+    /// Commits with the database's durability. [`Error::Conflict`] if somebody else changed what this transaction depends on; nothing was
+    /// written then.
+    ///
+    /// A transaction that wrote nothing always succeeds: what it read was all there at one moment.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut txn = db.begin_optimistic(Default::default());
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.commit()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn commit(self) -> Result<()> {
+        let durability = self.db.core.engine.options.durability;
+        self.commit_with(durability)
+    }
+
+    /// Commits with this durability; see [`OptimisticTxn::commit`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// use psitri::Durability;
+    /// let mut txn = db.begin_optimistic(Default::default());
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.commit_with(Durability::Sync)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn commit_with(self, durability: Durability) -> Result<()> {
+        self.commit_holding(None, durability)
+    }
+
+    /// Commits through `locks`, if that transaction was begun with all keyspaces that matter.
+    fn commit_holding(self, locks: Option<WriteTxn>, durability: Durability) -> Result<()> {
+        if self.written.is_empty() {
+            return Ok(());
+        }
+        let keyspaces = self.keyspaces();
+        let mut txn = match locks {
+            Some(txn) if keyspaces.iter().all(|keyspace| txn.holds(keyspace)) => txn,
+            // Waiting for more locks with some in hand could be waiting for each other.
+            other => {
+                drop(other);
+                self.db.begin(&keyspaces.iter().collect::<Vec<_>>())?
+            }
+        };
+        self.check(&txn)?;
+        for Written { keyspace, changes } in &self.written {
+            for (key, change) in changes {
+                match change {
+                    Some(value) => txn.upsert(keyspace, key, value)?,
+                    None => txn.remove_blind(keyspace, key)?,
+                }
+            }
+        }
+        txn.commit_with(durability)
+    }
+
+    /// Compares what the transaction depends on (1).
+    fn check(&self, txn: &WriteTxn) -> Result<()> {
+        let conflict = |keyspace: &Keyspace| Error::Conflict {
+            keyspace: keyspace.name(),
+        };
+        let same = |keyspace: &Keyspace, key: &[u8]| -> Result<bool> {
+            Ok(self.snapshot.get(keyspace, key)? == txn.get(keyspace, key)?)
+        };
+        let csn = self.snapshot.csn();
+        for Written { keyspace, changes } in &self.written {
+            if !txn.is_changed_since(keyspace, csn)? {
+                continue; // (4)
+            }
+            for key in changes.keys() {
+                if !same(keyspace, key)? {
+                    return Err(conflict(keyspace));
+                }
+            }
+        }
+        for read in self.read.borrow().iter() {
+            if !txn.is_changed_since(&read.keyspace, csn)? {
+                continue;
+            }
+            for key in &read.keys {
+                if !same(&read.keyspace, key)? {
+                    return Err(conflict(&read.keyspace));
+                }
+            }
+            for (lo, hi) in &read.ranges {
+                let bounds = bounds(lo, hi.as_deref());
+                let mut then = self.snapshot.cursor(&read.keyspace)?.with_range(bounds);
+                let mut now = txn.cursor(&read.keyspace)?.with_range(bounds);
+                let (mut found_then, mut found_now) = (then.seek_first()?, now.seek_first()?);
+                while found_then && found_now && then.entry() == now.entry() {
+                    (found_then, found_now) = (then.next()?, now.next()?);
+                }
+                if found_then || found_now {
+                    return Err(conflict(&read.keyspace));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Those whose write locks a commit takes.
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        let written = self.written.iter().map(|written| &written.keyspace);
+        let mut keyspaces: Vec<Keyspace> = written.cloned().collect();
+        for read in self.read.borrow().iter() {
+            if !keyspaces.iter().any(|known| is_same(known, &read.keyspace)) {
+                keyspaces.push(read.keyspace.clone());
+            }
+        }
+        keyspaces
+    }
+
+    fn changes(&self, keyspace: &Keyspace) -> Option<&BTreeMap<Vec<u8>, Option<Vec<u8>>>> {
+        let found = self.written.iter().find(|w| is_same(&w.keyspace, keyspace));
+        found.map(|written| &written.changes)
+    }
+
+    fn change(&mut self, keyspace: &Keyspace, key: &[u8], change: Option<Vec<u8>>) -> Result<()> {
+        check_key(key)?;
+        // A handle of another database, or of a keyspace that was dropped, is refused at once.
+        self.snapshot.view(keyspace)?;
+        let known = (self.written.iter()).position(|w| is_same(&w.keyspace, keyspace));
+        let index = known.unwrap_or_else(|| {
+            self.written.push(Written {
+                keyspace: keyspace.clone(),
+                changes: BTreeMap::new(),
+            });
+            self.written.len() - 1
+        });
+        self.written[index].changes.insert(key.to_vec(), change);
+        Ok(())
+    }
+
+    fn note_read(&self, keyspace: &Keyspace, note: impl FnOnce(&mut Read)) {
+        let mut reads = self.read.borrow_mut();
+        let known = reads.iter().position(|r| is_same(&r.keyspace, keyspace));
+        let index = known.unwrap_or_else(|| {
+            reads.push(Read {
+                keyspace: keyspace.clone(),
+                keys: BTreeSet::new(),
+                ranges: Vec::new(),
+            });
+            reads.len() - 1
+        });
+        note(&mut reads[index]);
+    }
+}
+
+fn bounds<'k>(lo: &'k [u8], hi: Option<&'k [u8]>) -> (Bound<&'k [u8]>, Bound<&'k [u8]>) {
+    (
+        Bound::Included(lo),
+        hi.map_or(Bound::Unbounded, Bound::Excluded),
+    )
+}
+
+impl std::fmt::Debug for OptimisticTxn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OptimisticTxn")
+            .field("csn", &self.snapshot.csn())
+            .field("isolation", &self.isolation)
+            .finish_non_exhaustive()
+    }
+}
