@@ -6,7 +6,9 @@ use crate::emdb;
 use crate::engine::Description;
 use crate::lmdb_style::LmdbStyle;
 use crate::page::ReportConfig;
+use crate::power_loss::PowerLossConfig;
 use crate::registry::Engines;
+use crate::soak::SoakConfig;
 use crate::sql::InsertConfig;
 use crate::sql::workload::SqlJob;
 use crate::suite::SuiteOptions;
@@ -69,6 +71,11 @@ enum Task {
     DbBench(DbBenchConfig),
     /// The bank's attempts against an engine that does nothing and, with --limit, against the upper bound
     Harness(HarnessConfig),
+    /// Power losses on real file systems while `psitri` commits: what is left must be a state that was committed. For root
+    #[command(args_override_self = true)]
+    PowerLoss(PowerLossConfig),
+    /// Everything at once on one database of `psitri`, with kills and reopens, under checks: memory and file sizes over time
+    Soak(SoakConfig),
     /// All of them on all engines, resumed where it was interrupted
     Suite(SuiteOptions),
     /// A page and a Markdown file of what the suite measured
@@ -103,6 +110,8 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
         Task::Tides(workload) => driver::run(registry, workload),
         Task::DbBench(workload) => driver::run(registry, workload),
         Task::Harness(config) => config.run(),
+        Task::PowerLoss(config) => config.run(),
+        Task::Soak(config) => config.run(),
         Task::Suite(options) => options.run(registry),
         Task::Report(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
@@ -142,7 +151,11 @@ impl Task {
                 let entries = registry.entries().into_iter().map(|entry| entry.name);
                 Some((options.engine.clone(), entries.collect()))
             }
-            Self::Harness(_) | Self::Report(_) | Self::Engines { .. } => None,
+            Self::Harness(_)
+            | Self::PowerLoss(_)
+            | Self::Soak(_)
+            | Self::Report(_)
+            | Self::Engines { .. } => None,
         }
     }
 }

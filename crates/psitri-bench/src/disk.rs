@@ -39,6 +39,13 @@ pub fn usage(path: &Path) -> io::Result<DiskUsage> {
     Ok(total)
 }
 
+/// Sizes of one file; nothing if it is not there any more.
+pub fn file_usage(path: &Path) -> io::Result<DiskUsage> {
+    let mut total = DiskUsage::default();
+    add_entry(path, &mut total)?;
+    Ok(total)
+}
+
 fn add_directory(path: &Path, total: &mut DiskUsage) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         add_entry(&entry?.path(), total)?;

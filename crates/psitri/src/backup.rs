@@ -11,7 +11,11 @@
 //! (3) A keyspace that an incremental backup does not list did not exist. What older backups have under its name does not count.
 //!
 //! # Failure modes
-//! Errors of reading and of writing, with the file's name. The directory of a backup that failed has no manifest; remove it.
+//! Errors of reading and of writing, with the file's name. The directory of a backup that failed has no manifest; remove it. One of a
+//! restoration that failed has another name than was asked for.
+//!
+//! # Limits
+//! An incremental backup takes values of one byte less than others, and one keyspace less.
 
 use std::{
     collections::HashMap,
@@ -26,6 +30,7 @@ use crate::{
     Cursor, Database, Entry, Keyspace, Options, Result, Snapshot,
     error::Error,
     storage::{OpenMode, OsStorage, Storage, StorageError},
+    sync::Arc,
 };
 
 /// File that makes a directory a backup.
@@ -38,6 +43,8 @@ const NAMES: &str = "names";
 /// First byte of a value in an incremental backup.
 const REMOVED: u8 = 0;
 const PUT: u8 = 1;
+/// What a database is called while it is restored, behind its name.
+const STAGING_SUFFIX: &str = ".restoring";
 /// Entries between two reports of progress.
 const PROGRESS_ENTRIES: u64 = 4096;
 
@@ -151,10 +158,9 @@ impl Database {
         let path = path.as_ref();
         let chain = Chain::open(&options.base)?;
         let target = create_target(path)?;
-        let snapshot = self.snapshot();
-        let keyspaces = snapshot.keyspaces();
+        let (snapshot, keyspaces) = self.snapshot_with_names();
         let mut expected = 0;
-        for keyspace in &keyspaces {
+        for (_, keyspace) in &keyspaces {
             expected += snapshot.count(keyspace, ..)?;
         }
         let mut job = Job {
@@ -166,8 +172,8 @@ impl Database {
         };
         let kind = match chain.newest() {
             None => {
-                for keyspace in &keyspaces {
-                    job.copy_whole(&snapshot, keyspace)?;
+                for (name, keyspace) in &keyspaces {
+                    job.copy_whole(&snapshot, name, keyspace)?;
                 }
                 BackupKind::Full
             }
@@ -192,6 +198,20 @@ impl Database {
         target.close()?;
         write_manifest(path, &info)?;
         Ok(info)
+    }
+
+    /// A snapshot, and what its keyspaces are called: names change at any time.
+    fn snapshot_with_names(&self) -> (Snapshot, Vec<(String, Keyspace)>) {
+        // Whoever creates, renames or drops a keyspace holds this lock from the beginning to the end.
+        let names = self.core.engine.keyspaces.read();
+        let snapshot = self.snapshot();
+        let named = names.iter().map(|(name, core)| {
+            let core = Arc::clone(core);
+            (name.clone(), Keyspace { core })
+        });
+        let mut keyspaces: Vec<_> = named.collect();
+        keyspaces.sort_by(|(a, _), (b, _)| a.cmp(b));
+        (snapshot, keyspaces)
     }
 
     /// Reads what is known about the backup in a directory.
@@ -236,7 +256,13 @@ impl Database {
                 what: "there is no backup to restore it from".to_owned(),
             });
         }
-        let target = create_target(path.as_ref())?;
+        // Under another name until it is complete: half of it would open like the whole.
+        let path = path.as_ref();
+        check_free(path)?;
+        let mut staging = path.as_os_str().to_owned();
+        staging.push(STAGING_SUFFIX);
+        let staging = PathBuf::from(staging);
+        let target = create_target(&staging)?;
         for name in chain.names() {
             let keyspace = target.create_keyspace(&name)?;
             let mut source = chain.entries(&name)?;
@@ -251,12 +277,26 @@ impl Database {
             }
         }
         target.checkpoint()?;
-        target.close()
+        target.close()?;
+        move_to(&staging, path)
     }
 }
 
-/// A new database in a directory that does not exist, or is empty.
-fn create_target(path: &Path) -> Result<Database> {
+/// Gives a directory its name, durably.
+fn move_to(from: &Path, to: &Path) -> Result<()> {
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let result = match fs::remove_dir(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::rename(from, to),
+    };
+    let result = result
+        .and_then(|()| fs::File::open(parent.unwrap_or(Path::new("."))))
+        .and_then(|parent| parent.sync_all());
+    result.map_err(|error| StorageError::io("rename", &to.display().to_string(), error).into())
+}
+
+/// An error unless a directory is empty, or does not exist.
+fn check_free(path: &Path) -> Result<()> {
     let is_taken = match fs::read_dir(path) {
         Ok(mut files) => files.next().is_some(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -264,9 +304,15 @@ fn create_target(path: &Path) -> Result<Database> {
     if is_taken {
         return Err(Error::Backup {
             path: path.to_owned(),
-            what: "the directory is not empty; name a new one".to_owned(),
+            what: "the directory is not empty; name a new one, or remove it".to_owned(),
         });
     }
+    Ok(())
+}
+
+/// A new database in a directory that does not exist, or is empty.
+fn create_target(path: &Path) -> Result<Database> {
+    check_free(path)?;
     Options::new().create(path)
 }
 
@@ -305,8 +351,8 @@ impl Job<'_, '_> {
         }
     }
 
-    fn copy_whole(&mut self, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
-        let target = self.target.create_keyspace(&keyspace.name())?;
+    fn copy_whole(&mut self, snapshot: &Snapshot, name: &str, keyspace: &Keyspace) -> Result<()> {
+        let target = self.target.create_keyspace(name)?;
         let mut cursor = snapshot.cursor(keyspace)?;
         let (mut found, mut failure) = (cursor.seek_first(), None);
         let database = self.target;
@@ -332,19 +378,19 @@ impl Job<'_, '_> {
     fn copy_differences(
         &mut self,
         snapshot: &Snapshot,
-        keyspaces: &[Keyspace],
+        keyspaces: &[(String, Keyspace)],
         chain: &Chain,
     ) -> Result<()> {
         let database = self.target;
         let names = database.create_keyspace(NAMES)?;
-        for (number, keyspace) in keyspaces.iter().enumerate() {
+        for (number, (name, keyspace)) in keyspaces.iter().enumerate() {
             let mut txn = database.begin(&[&names])?;
             let number = number as u32;
-            txn.insert(&names, &number.to_be_bytes(), keyspace.name().as_bytes())?;
+            txn.insert(&names, &number.to_be_bytes(), name.as_bytes())?;
             txn.commit()?;
             let target = database.create_keyspace(&number.to_string())?;
             let mut now = snapshot.cursor(keyspace)?;
-            let mut then = chain.entries(&keyspace.name())?;
+            let mut then = chain.entries(name)?;
             let mut differences = Differences {
                 found: now.seek_first()?,
                 now: &mut now,
@@ -509,7 +555,13 @@ impl Link {
                         what: "its list of keyspaces cannot be read".to_owned(),
                     });
                 };
-                keyspaces.insert(name.to_owned(), db.open_keyspace(&number.to_string())?);
+                let keyspace = db.open_keyspace(&number.to_string())?;
+                if keyspaces.insert(name.to_owned(), keyspace).is_some() {
+                    return Err(Error::Backup {
+                        path: path.to_owned(),
+                        what: format!("it has two keyspaces called {name:?}"),
+                    });
+                }
                 found = cursor.next()?;
             }
         }

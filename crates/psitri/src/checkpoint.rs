@@ -12,11 +12,14 @@
 //! # Failure modes
 //! No space: nothing changes, the next checkpoint tries again. A failed flush or write poisons the engine.
 
+use std::time::Instant;
+
 use crate::{
     Result,
     catalog::{CatalogEntry, update_catalog},
     engine::{Commits, Engine, RootUpdate, SignalState, TreeState, apply_roots},
     error::Error,
+    events::Event,
     merger::merge_bytes,
     pager::{Captured, Changes, CheckpointRecord, Sink},
     state::{KeyspaceTable, State},
@@ -35,6 +38,8 @@ const GIVE_BACK_PAGES: usize = 64;
 /// What a database that was closed may have to replay: about a quarter of a second.
 const REPLAYED_ENTRIES_MAX: u64 = 250_000;
 const REPLAYED_BYTES_MAX: u64 = 64 << 20;
+/// More than a full buffer needs: each opening and closing adds one.
+const REPLAYED_SEGMENTS_MAX: usize = 24;
 /// How many times as much as there is to merge a merge may write when the database is closed.
 const CLOSE_WRITES_MAX: u64 = 3;
 
@@ -68,7 +73,8 @@ impl Engine {
         if self.in_memory {
             return Ok(());
         }
-        let _one = self.checkpointing.lock();
+        let one = self.checkpointing.lock();
+        let start = Instant::now();
         // Under the lock: after a flush that failed for the one before, another proves nothing.
         self.check_writable()?;
         let mut tree = self.tree.lock();
@@ -98,10 +104,14 @@ impl Engine {
         self.reclaim(&mut tree);
         drop(tree);
         result?;
-        match after {
+        let result = match after {
             AfterCheckpoint::GiveBack => self.after_checkpoint(&prepared),
             AfterCheckpoint::Another => Ok(()),
-        }
+        };
+        drop(one);
+        let took = start.elapsed();
+        self.options.events.tell(|| Event::Checkpoint { took });
+        result
     }
 
     /// Publishes the roots of a transaction that is not in the log, durable before anybody sees them. The caller holds
@@ -119,6 +129,7 @@ impl Engine {
                 tree_version: state.tree_version,
                 generations: state.generations.clone(),
                 keyspaces: Arc::clone(&state.keyspaces),
+                replaced: Default::default(),
             };
             apply_roots(&mut next, state.tree_version + 1, updates);
             (next.tree_version, next.keyspaces)
@@ -337,7 +348,11 @@ impl Engine {
             .filter_map(|slot| active.buffer(slot));
         let entries: u64 = buffers.map(|buffer| buffer.stats().entries).sum();
         let logged = (log.appended_lsn()).saturating_sub(active.first_lsn.load(Ordering::Acquire));
-        entries <= REPLAYED_ENTRIES_MAX
+        // Large values would all be read again, and merging them only notes where they are.
+        let has_large_values = !active.large_values.lock().is_empty();
+        !has_large_values
+            && log.live_segments() <= REPLAYED_SEGMENTS_MAX
+            && entries <= REPLAYED_ENTRIES_MAX
             && logged <= REPLAYED_BYTES_MAX
             && merge_bytes(self, active) > CLOSE_WRITES_MAX * active.bytes_used()
     }
@@ -351,6 +366,15 @@ impl Engine {
         });
         let limit = self.options.checkpoint_bytes;
         self.pager.written_bytes() >= limit || log_bytes >= limit
+    }
+
+    /// Remembers why a merge or checkpoint failed, and tells it if the one before did not.
+    pub fn note_failure(&self, error: &Error) {
+        let cause = error.to_string();
+        let before = self.signals.lock.lock().failure.replace(cause.clone());
+        if before.is_none() {
+            self.options.events.tell(|| Event::Failed { cause });
+        }
     }
 
     /// Body of the checkpoint thread.
@@ -386,7 +410,7 @@ impl Engine {
             }
             match self.checkpoint() {
                 Ok(()) => clean_at = now,
-                Err(error) => self.signals.lock.lock().failure = Some(error.to_string()),
+                Err(error) => self.note_failure(&error),
             }
         }
     }

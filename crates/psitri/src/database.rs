@@ -578,8 +578,10 @@ impl Drop for DatabaseCore {
             let _ = thread.join();
         }
         if let Some(log) = &engine.log {
-            // A poisoned log refuses, a file system without holes keeps the space.
-            let _ = log.trim(engine.replay_from.load(Ordering::Relaxed));
+            if !engine.is_poisoned() {
+                // A file system without holes keeps the space.
+                let _ = log.trim(engine.replay_from.load(Ordering::Relaxed));
+            }
             // Spares hold nothing; the next opening removes what stays.
             let _ = log.shrink();
         }

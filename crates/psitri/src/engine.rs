@@ -19,6 +19,7 @@ use crate::{
     Options, Result,
     buffer::BufferError,
     error::Error,
+    events::Event,
     keyspace::KeyspaceCore,
     pager::{Changes, Pager},
     pins::Registry,
@@ -249,8 +250,12 @@ impl Engine {
 
     /// (4): remembers the first failure after which the state of the disk is unknown.
     pub fn poison(&self, error: &Error) {
-        let _ = self.poison.set(error.to_string());
+        let cause = error.to_string();
+        let is_first = self.poison.set(cause.clone()).is_ok();
         self.signals.done.notify_all();
+        if is_first {
+            self.options.events.tell(|| Event::Poisoned { cause });
+        }
     }
 
     pub fn is_poisoned(&self) -> bool {
@@ -266,11 +271,61 @@ impl Engine {
                 tree_version: current.tree_version,
                 generations: current.generations.clone(),
                 keyspaces: Arc::clone(&current.keyspaces),
+                replaced: Default::default(),
             }
         };
         let result = change(&mut next);
-        self.states.publish(Box::new(next));
+        self.publish_state(next);
         result
+    }
+
+    /// Makes a state current. The caller holds `layers` (1).
+    fn publish_state(&self, state: State) {
+        // Whoever holds the one before sees what is old from now on.
+        let _ = self.states.current().replaced.at.set(Instant::now());
+        self.states.publish(Box::new(state));
+    }
+
+    /// How long ago the oldest state that somebody still sees was replaced. Zero if all see the current one.
+    pub fn oldest_pin_age(&self) -> Duration {
+        let mut oldest = Duration::ZERO;
+        self.states.visit_pinned(|state| {
+            let age = state
+                .replaced
+                .at
+                .get()
+                .map_or(Duration::ZERO, Instant::elapsed);
+            oldest = oldest.max(age);
+        });
+        oldest
+    }
+
+    /// Reports states that are held for long, each once.
+    pub fn report_slow_readers(&self) {
+        let events = &self.options.events;
+        if !events.is_heard() || self.states.retired_len() == 0 {
+            return;
+        }
+        let mut slow = Vec::new();
+        self.states.visit_pinned(|state| {
+            let age = state
+                .replaced
+                .at
+                .get()
+                .map_or(Duration::ZERO, Instant::elapsed);
+            if age >= self.options.slow_reader_after
+                && !state.replaced.reported.swap(true, Ordering::Relaxed)
+            {
+                slow.push(age);
+            }
+        });
+        for age in slow {
+            let pending_bytes = self
+                .pager
+                .space_use()
+                .map_or(0, |space| space.pending_bytes);
+            events.tell(|| Event::SlowReader { age, pending_bytes });
+        }
     }
 
     /// Publishes new roots, and what was written and made obsolete for them. `tree` is the held lock.
@@ -327,11 +382,12 @@ impl Engine {
                     tree_version: current.tree_version,
                     generations,
                     keyspaces: Arc::clone(&current.keyspaces),
+                    replaced: Default::default(),
                 };
                 drop(current);
                 self.generation_active
                     .store(generation + 1, Ordering::SeqCst);
-                self.states.publish(Box::new(state));
+                self.publish_state(state);
                 true
             }
         };
@@ -417,10 +473,12 @@ impl Engine {
             self.signals.done.wait_for(&mut signals, STALL_POLL);
         };
         drop(signals);
+        let waited = start.elapsed();
         self.counters.stalls.fetch_add(1, Ordering::Relaxed);
         self.counters
             .stalled_us
-            .fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+            .fetch_add(waited.as_micros() as u64, Ordering::Relaxed);
+        self.options.events.tell(|| Event::Stalled { waited });
         result?;
         self.freeze(generation)
     }

@@ -67,6 +67,8 @@ mod engine;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod events;
+#[cfg(not(loom))]
 mod keyspace;
 #[cfg(not(loom))]
 mod layers;
@@ -102,6 +104,7 @@ pub use {
     cursor::Cursor,
     database::Database,
     error::{Error, Result},
+    events::Event,
     keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
     optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},

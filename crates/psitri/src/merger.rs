@@ -20,8 +20,9 @@ use crate::{
     Result,
     buffer::KeyspaceBuffer,
     changes::{FoldedChanges, OwnChanges, Slice, flatten},
-    engine::{Engine, RootUpdate, drop_finished, is_finished},
+    engine::{Engine, RootUpdate, drop_finished, frozen_count, is_finished},
     error::Error,
+    events::Event,
     layers::CSN_NEWEST,
     node::PAGE_BYTES,
     pager::{Changes, Sink, value_extent},
@@ -106,6 +107,7 @@ pub(crate) fn run(engine: &Engine) {
         }
         if engine.states.retired_len() > 0 {
             engine.reclaim_states();
+            engine.report_slow_readers();
         }
         let result = merge_all(engine);
         note(engine, result.map(drop));
@@ -114,11 +116,13 @@ pub(crate) fn run(engine: &Engine) {
 
 /// Records how a round went and tells those who wait.
 pub(crate) fn note(engine: &Engine, result: Result<()>) {
+    if let Err(error) = &result {
+        engine.note_failure(error);
+    }
     let mut signals = engine.signals.lock.lock();
     signals.rounds += 1;
-    match result {
-        Ok(()) => signals.failure = None,
-        Err(error) => signals.failure = Some(error.to_string()),
+    if result.is_ok() {
+        signals.failure = None;
     }
     engine.signals.done.notify_all();
 }
@@ -135,6 +139,9 @@ pub(crate) fn merge_bytes(engine: &Engine, generation: &Generation) -> u64 {
 /// what comes will probably be like what was.
 fn is_read_enough(engine: &Engine) -> bool {
     let state = engine.states.current();
+    if frozen_count(&state) >= engine.options.frozen_buffers {
+        return false;
+    }
     let cost_bytes = state.active().entries_passed() * BYTES_PER_PASSED_ENTRY;
     cost_bytes >= merge_bytes(engine, state.active())
 }
@@ -310,6 +317,7 @@ impl<'f> Task<'f> {
 }
 
 fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
+    let start = Instant::now();
     let mut tasks: Vec<Task<'_>> = {
         let state = engine.states.current();
         fold.slots
@@ -353,7 +361,13 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
         engine.pager.discard(&merged.changes.births);
         return Err(error);
     }
+    let entries = merged.entries;
     publish(engine, fold, merged);
+    let took = start.elapsed();
+    engine
+        .options
+        .events
+        .tell(|| Event::Merged { entries, took });
     Ok(())
 }
 

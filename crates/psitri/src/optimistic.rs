@@ -101,7 +101,7 @@ impl Database {
     /// Runs an optimistic transaction, again and again until it commits or `body` fails. Gives what `body` gave the last time.
     ///
     /// After a conflict it takes the write locks of the keyspaces that it used before it begins again, so that it cannot lose a second time,
-    /// unless it then uses others.
+    /// unless it then uses others. `body` therefore must not begin another transaction on them, nor write to them in another way.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -127,7 +127,10 @@ impl Database {
                 [] => None,
                 used => Some(self.begin(&used.iter().collect::<Vec<_>>())?),
             };
-            // After the locks: the snapshot has the commits of those who held them before.
+            // After the locks: the snapshot has the commits of those who held them before, once they are visible.
+            if locks.is_some() {
+                self.core.engine.flush_unseen()?;
+            }
             let mut txn = self.begin_optimistic(isolation);
             let result = body(&mut txn)?;
             let durability = self.core.engine.options.durability;
@@ -230,16 +233,37 @@ impl OptimisticTxn {
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let (lo, hi) = key_range(&range);
-        let bounds = bounds(&lo, hi.as_deref());
+        if hi.as_ref().is_some_and(|hi| *hi <= lo) {
+            return Ok(());
+        }
+        let stopped_at = self.visit(keyspace, &lo, hi.as_deref(), &mut visit);
+        if self.isolation == Isolation::Serializable {
+            // What lies behind the place where the reader stopped made no difference to it. After an error it may have seen anything.
+            let end = match &stopped_at {
+                Ok(Some(key)) => Some([key.as_slice(), &[0]].concat()),
+                _ => hi,
+            };
+            self.note_read(keyspace, |read| read.ranges.push((lo, end)));
+        }
+        stopped_at.map(drop)
+    }
+
+    /// Visits a range that is not empty. Gives the key at which `visit` broke.
+    fn visit(
+        &self,
+        keyspace: &Keyspace,
+        lo: &[u8],
+        hi: Option<&[u8]>,
+        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<u8>>> {
+        let bounds = bounds(lo, hi);
         let mut cursor = self.snapshot.cursor(keyspace)?.with_range(bounds);
         let mut found = cursor.seek_first()?;
-        let is_empty = hi.as_ref().is_some_and(|hi| *hi <= lo);
-        let changes = self.changes(keyspace).filter(|_| !is_empty);
+        let changes = self.changes(keyspace);
         let mut own = changes.map(|changes| changes.range::<[u8], _>(bounds).peekable());
-        let mut last = None;
         loop {
             let next_own = own.as_mut().and_then(|own| own.peek().copied());
-            let flow = match next_own {
+            match next_own {
                 Some((key, change)) if !found || key.as_slice() <= cursor.key() => {
                     if found && key.as_slice() == cursor.key() {
                         found = cursor.next()?;
@@ -247,36 +271,21 @@ impl OptimisticTxn {
                     if let Some(own) = &mut own {
                         own.next();
                     }
-                    let flow = match change {
-                        Some(value) => visit(key, value),
-                        None => ControlFlow::Continue(()),
-                    };
-                    flow.is_break().then(|| key.clone())
-                }
-                _ if !found => break,
-                _ => {
-                    let flow = visit(cursor.key(), cursor.value());
-                    let stopped_at = flow.is_break().then(|| cursor.key().to_vec());
-                    if stopped_at.is_none() {
-                        found = cursor.next()?;
+                    if let Some(value) = change
+                        && visit(key, value).is_break()
+                    {
+                        return Ok(Some(key.clone()));
                     }
-                    stopped_at
                 }
-            };
-            if flow.is_some() {
-                last = flow;
-                break;
+                _ if !found => return Ok(None),
+                _ => {
+                    if visit(cursor.key(), cursor.value()).is_break() {
+                        return Ok(Some(cursor.key().to_vec()));
+                    }
+                    found = cursor.next()?;
+                }
             }
         }
-        if self.isolation == Isolation::Serializable && !is_empty {
-            // What lies behind the place where the reader stopped made no difference to it.
-            let end = last.map_or(hi, |mut key| {
-                key.push(0);
-                Some(key)
-            });
-            self.note_read(keyspace, |read| read.ranges.push((lo, end)));
-        }
-        Ok(())
     }
 
     /// Commits with the database's durability. [`Error::Conflict`] if somebody else changed what this transaction depends on; nothing was

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path, str::FromStr, time::Duration};
 
-use crate::{Database, Error, Result};
+use crate::{Database, Error, Event, Result, events::Events};
 
 /// What a returned commit survives. Each mode survives `kill -9`; none can corrupt the database.
 ///
@@ -131,6 +131,8 @@ pub struct Options {
     pub(crate) wal_segment_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) map_reserve_bytes: u64,
+    pub(crate) events: Events,
+    pub(crate) slow_reader_after: Duration,
 }
 
 impl Default for Options {
@@ -146,6 +148,8 @@ impl Default for Options {
             wal_segment_bytes: 4 << 20,
             checkpoint_bytes: 64 << 20,
             map_reserve_bytes: 1 << 40,
+            events: Events::default(),
+            slow_reader_after: Duration::from_secs(60),
         }
     }
 }
@@ -315,6 +319,39 @@ impl Options {
         self
     }
 
+    /// Calls `handler` when something happens that a program may want to know of: see [`Event`]. It is called from the thread in which it
+    /// happened, which waits for it: it should be quick, and must not use the database, but hand on what it was told.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// use psitri::{Event, Options};
+    /// let options = Options::new().on_event(|event| {
+    ///     if let Event::Stalled { waited } = event {
+    ///         eprintln!("a writer waited for {waited:?}");
+    ///     }
+    /// });
+    /// # options.in_memory()?.close()
+    /// # }
+    /// ```
+    pub fn on_event(mut self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Options {
+        self.events = Events::new(handler);
+        self
+    }
+
+    /// After how long a snapshot or transaction is reported as slow: [`Event::SlowReader`]. 1 ms to 1 day; default 60 s.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// use std::time::Duration;
+    /// let options = psitri::Options::new().slow_reader_after(Duration::from_secs(5));
+    /// # options.in_memory()?.close()
+    /// # }
+    /// ```
+    pub fn slow_reader_after(mut self, age: Duration) -> Options {
+        self.slow_reader_after = age;
+        self
+    }
+
     /// Opens the database in directory `path`; creates it if there is none.
     ///
     /// ```
@@ -427,6 +464,12 @@ impl Options {
             self.async_interval.as_millis(),
             1,
             3_600_000,
+        )?;
+        within(
+            "slow_reader_after (ms)",
+            self.slow_reader_after.as_millis(),
+            1,
+            86_400_000,
         )?;
         within(
             "idle_flush (ms)",

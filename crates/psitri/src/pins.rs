@@ -162,6 +162,19 @@ impl<T> Registry<T> {
         free
     }
 
+    /// Visits the former states that somebody pins.
+    pub fn visit_pinned(&self, mut visit: impl FnMut(&T)) {
+        let retired = self.retired.lock();
+        full_fence();
+        self.for_each_cell(|cell| {
+            let state = cell.0.load(Ordering::SeqCst);
+            if let Some(state) = retired.iter().find(|retired| retired.as_ptr() == state) {
+                // SAFETY: retired states are alive, and only `reclaim`, under the lock, takes them out.
+                visit(unsafe { state.as_ref() });
+            }
+        });
+    }
+
     /// Number of former states that are still kept.
     pub fn retired_len(&self) -> usize {
         self.retired.lock().len()

@@ -543,6 +543,7 @@ impl Recovery {
             .collect();
         let state = State {
             tree_version: self.tree_version,
+            replaced: Default::default(),
             generations: self.generations,
             keyspaces: Arc::new(self.table),
         };

@@ -10,7 +10,7 @@ use crate::{
     database::DatabaseCore,
     layers::View,
     pins::RawPin,
-    state::{KeyspaceState, State},
+    state::State,
     sync::{Arc, Ordering},
 };
 
@@ -89,15 +89,6 @@ impl Snapshot {
         unsafe {
             pin.get()
         }
-    }
-
-    /// All keyspaces that existed.
-    pub(crate) fn keyspaces(&self) -> Vec<Keyspace> {
-        let table = self.state().keyspaces.iter().flatten();
-        let handle = |keyspace: &KeyspaceState| Keyspace {
-            core: Arc::clone(&keyspace.core),
-        };
-        table.map(handle).collect()
     }
 
     #[inline]

@@ -12,7 +12,7 @@
 //!     transaction takes the active generation when it already holds the keyspace's write lock.
 //! (4) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
 
-use std::sync::OnceLock;
+use std::{sync::OnceLock, time::Instant};
 
 use crate::{
     Result,
@@ -52,6 +52,14 @@ pub(crate) struct State {
     pub tree_version: u64,
     pub generations: Vec<Arc<Generation>>,
     pub keyspaces: Arc<KeyspaceTable>,
+    /// When another one took its place, and whether somebody who still holds it was reported.
+    pub replaced: Replaced,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Replaced {
+    pub at: OnceLock<Instant>,
+    pub reported: AtomicBool,
 }
 
 impl State {

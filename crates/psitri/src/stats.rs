@@ -46,6 +46,8 @@ pub struct Stats {
     pub stalled_us: u64,
     /// Snapshots and transactions alive.
     pub pins: u64,
+    /// How long ago the oldest state that one of them sees was replaced, in microseconds. Zero if all see the newest.
+    pub oldest_pin_us: u64,
     /// Why the last merge or checkpoint failed, if it did.
     pub failure: Option<String>,
     /// Every keyspace.
@@ -141,6 +143,7 @@ impl Database {
             stalls: engine.counters.stalls.load(Ordering::Relaxed),
             stalled_us: engine.counters.stalled_us.load(Ordering::Relaxed),
             pins,
+            oldest_pin_us: engine.oldest_pin_age().as_micros() as u64,
             failure: engine.signals.lock.lock().failure.clone(),
             keyspaces,
         })

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use psitri::{Database, Options};
+use psitri::{Database, Durability, Options};
 
 fn write(db: &Database, from: u32, to: u32) {
     let keyspace = db.keyspace("accounts").unwrap();
@@ -28,6 +28,8 @@ fn and_recovery_follows_it() {
         std::thread::sleep(Duration::from_millis(50));
         db.checkpoint().unwrap();
         assert_eq!(db.stats().unwrap().wal_bytes, 256 << 10);
+        // Nothing is in it yet, and what came before is in the tree.
+        db.flush().unwrap();
         // Across the end of the small segment, and into those of the usual size.
         write(&db, round * 10_000, (round + 1) * 10_000);
     }
@@ -43,4 +45,27 @@ fn and_recovery_follows_it() {
     assert!(recovered.verify().unwrap().errors.is_empty());
     recovered.close().unwrap();
     db.close().unwrap();
+}
+
+/// The log's thread flushes what is not durable, and there is nothing; closing waits for the thread.
+#[test]
+fn and_nothing_is_left_to_be_flushed() {
+    for durability in [Durability::Async, Durability::Sync] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new()
+            .durability(durability)
+            .async_interval(Duration::from_secs(3600));
+        let db = options.open(dir.path()).unwrap();
+        let keyspace = db.keyspace("accounts").unwrap();
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        for n in 0..20_000u32 {
+            txn.upsert(&keyspace, &n.to_be_bytes(), &[7; 100]).unwrap();
+        }
+        txn.commit().unwrap();
+        db.checkpoint().unwrap();
+        db.flush().unwrap();
+        write(&db, 0, 10);
+        drop(keyspace);
+        db.close().unwrap();
+    }
 }

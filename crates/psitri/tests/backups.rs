@@ -266,3 +266,46 @@ fn a_database_that_is_opened_for_reading_can_be_backed_up_and_a_full_backup_open
         .unwrap();
     assert_eq!(content(&copy), before);
 }
+
+#[test]
+fn names_are_those_of_the_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir.path().join("db"));
+    for name in ["a", "b"] {
+        let keyspace = db.keyspace(name).unwrap();
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, b"who", name.as_bytes()).unwrap();
+        txn.commit().unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    let chain = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for (from, to) in [("a", "c"), ("b", "a"), ("c", "b")] {
+                    db.rename_keyspace(from, to).unwrap();
+                }
+            }
+        });
+        let mut chain: Vec<PathBuf> = Vec::new();
+        for round in 0..12 {
+            let path = dir.path().join(format!("backup {round}"));
+            db.backup_with(&path, BackupOptions::new().since(&chain))
+                .unwrap();
+            chain.push(path);
+        }
+        stop.store(true, Ordering::Relaxed);
+        chain
+    });
+    for round in 1..=chain.len() {
+        let found = restored(
+            &chain[..round],
+            &dir.path().join(format!("restored {round}")),
+        );
+        let mut who: Vec<&Vec<u8>> = found
+            .values()
+            .map(|entries| &entries[&b"who"[..]])
+            .collect();
+        who.sort();
+        assert_eq!(who, [b"a", b"b"], "round {round}");
+    }
+}

@@ -85,3 +85,29 @@ fn and_opening_has_it() {
     assert!(db.stats().unwrap().wal_retained_bytes == 0);
     assert!(db.verify().unwrap().errors.is_empty());
 }
+
+#[test]
+fn and_not_more_and_more_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path());
+    let keyspace = db.keyspace("entries").unwrap();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    for n in 0..20_000 {
+        txn.upsert(&keyspace, &key(n), &[1; 100]).unwrap();
+    }
+    txn.commit().unwrap();
+    drop(keyspace);
+    db.close().unwrap();
+    for round in 0..60u8 {
+        let db = open(dir.path());
+        let keyspace = db.keyspace("entries").unwrap();
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, &key(round.into()), &[round; 100])
+            .unwrap();
+        txn.commit().unwrap();
+        drop(keyspace);
+        db.close().unwrap();
+        let files = std::fs::read_dir(dir.path()).unwrap().count();
+        assert!(files < 30, "{files} files after {round} rounds");
+    }
+}

@@ -4,7 +4,8 @@
 //! recovery from the crash before. What comes back is exactly a state that the client had committed, complete up to what was
 //! acknowledged as durable (after the end of a process: as committed), `verify` finds nothing, and the work goes on.
 //!
-//! `PSITRI_SEED` replays one story; `PSITRI_CRASH_POINTS` sets how many crashes are tried at least.
+//! `PSITRI_SEED` replays one story; `PSITRI_CRASH_POINTS` sets how many crashes are tried at least, `PSITRI_CRASH_SECONDS` for how long at
+//! least.
 #[path = "common/crash_world.rs"]
 mod crash_world;
 
@@ -12,9 +13,12 @@ use crash_world::{
     Client, Oracle, Outcome, Random, open_and_check, parameter, small_options, small_options_with,
 };
 use psitri::{Durability, storage::sim::SimStorage};
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 const ROUNDS: u64 = 8;
@@ -40,7 +44,12 @@ fn story(seed: u64) -> u64 {
             let steps = 20 + random.below(120);
             let mut client = Client::new(db.clone(), &storage, &mut oracle, &mut random);
             client.durability = durability;
-            if client.work(steps) == Outcome::Done {
+            let done = client.work(steps) == Outcome::Done;
+            // Some end well before the power fails: then everything is durable.
+            if done && random.one_in(3) && db.clone().close().is_ok() && !storage.is_crashed() {
+                oracle.flushed("close");
+            }
+            if done && !storage.is_crashed() {
                 storage.crash_now();
             } else {
                 crashes += 1;
@@ -82,13 +91,17 @@ fn any_crash_leaves_a_prefix_of_the_commits() {
         story(seed);
         return;
     }
-    let wanted = parameter("PSITRI_CRASH_POINTS").unwrap_or(500);
+    let wanted = parameter("PSITRI_CRASH_POINTS").unwrap_or(2_000);
+    let seconds = parameter("PSITRI_CRASH_SECONDS").unwrap_or(0);
+    let end = Instant::now() + Duration::from_secs(seconds);
     let (crashes, seed_next) = (AtomicU64::new(0), AtomicU64::new(0));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..STORIES_AT_ONCE {
             scope.spawn(|| {
-                while crashes.load(Ordering::Relaxed) < wanted && failed.lock().unwrap().is_none() {
+                while (crashes.load(Ordering::Relaxed) < wanted || Instant::now() < end)
+                    && failed.lock().unwrap().is_none()
+                {
                     let seed = seed_next.fetch_add(1, Ordering::Relaxed);
                     match std::panic::catch_unwind(|| story(seed)) {
                         Ok(count) => drop(crashes.fetch_add(count, Ordering::Relaxed)),

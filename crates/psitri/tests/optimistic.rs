@@ -14,7 +14,7 @@ use std::{
 };
 
 use common::Random;
-use psitri::{Database, Error, Isolation, Keyspace, OptimisticTxn, Options};
+use psitri::{Database, Durability, Error, Isolation, Keyspace, OptimisticTxn, Options};
 
 fn open() -> (tempfile::TempDir, Database, Keyspace) {
     let dir = tempfile::tempdir().unwrap();
@@ -191,13 +191,22 @@ fn its_own_writes_are_read_in_order() {
 
 #[test]
 fn transact_succeeds_under_contention() {
+    contend(Durability::None, 500);
+    contend(Durability::Sync, 60);
+}
+
+fn contend(durability: Durability, rounds: u64) {
     const THREADS: u64 = 4;
-    const ROUNDS: u64 = 500;
-    let (_dir, db, keyspace) = open();
+    let dir = tempfile::tempdir().unwrap();
+    let db = Options::new()
+        .durability(durability)
+        .open(dir.path())
+        .unwrap();
+    let keyspace = db.keyspace("k").unwrap();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                for _ in 0..ROUNDS {
+                for _ in 0..rounds {
                     db.transact(Isolation::Serializable, |txn| {
                         let before = txn
                             .get(&keyspace, b"n")?
@@ -210,7 +219,7 @@ fn transact_succeeds_under_contention() {
         }
     });
     let total = db.get(&keyspace, b"n").unwrap().unwrap();
-    assert_eq!(total, (THREADS * ROUNDS).to_le_bytes());
+    assert_eq!(total, (THREADS * rounds).to_le_bytes());
 }
 
 /// Version of a key: who wrote it (0: nobody yet).

@@ -6,9 +6,9 @@
 //!
 //! The page has no script, and no style or picture from elsewhere.
 mod cards;
-mod chart;
+pub(crate) mod chart;
 mod compare;
-mod figures;
+pub(crate) mod figures;
 mod format;
 mod markdown;
 mod overview;

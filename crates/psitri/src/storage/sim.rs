@@ -8,7 +8,8 @@
 //! - a name is durable after `sync_dir`, not before, whatever was done with the file; unsynced names survive in any subset;
 //! - a length is durable after `sync_data`; before, the old one, the new one or one between may survive;
 //! - a failed `sync_data` leaves some sectors unwritten and calls them clean: a later `sync_data` does not write them, unless they
-//!   are written again.
+//!   are written again;
+//! - a drive may lie about one flush.
 //!
 //! Thread safety: all state is behind one lock. Stores through mappings are not seen by it; they show as dirty sectors.
 //!
@@ -61,6 +62,9 @@ struct State {
     crashed: Option<Disk>,
     capacity_bytes: Option<u64>,
     early_write_back: bool,
+    /// Flushes that are still honest.
+    lie_after: Option<u64>,
+    has_lied: bool,
     boot_id: u64,
     boots: u64,
 }
@@ -105,6 +109,8 @@ impl SimStorage {
             crashed: None,
             capacity_bytes: None,
             early_write_back: true,
+            lie_after: None,
+            has_lied: false,
             boot_id,
             boots,
         };
@@ -173,6 +179,17 @@ impl SimStorage {
     /// Size of the disk: what goes beyond fails with ENOSPC. `None`: no limit.
     pub fn set_capacity_bytes(&self, capacity_bytes: Option<u64>) {
         self.state.lock().capacity_bytes = capacity_bytes;
+    }
+
+    /// Lets the `nth` flush of a file from now on (1: the next) succeed without making anything durable, as a drive does that loses its cache.
+    pub fn lie_about_sync(&self, nth: u64) {
+        self.state.lock().lie_after = Some(nth.saturating_sub(1));
+    }
+
+    /// Whether a flush was lied about.
+    #[must_use]
+    pub fn has_lied(&self) -> bool {
+        self.state.lock().has_lied
     }
 
     /// Whether dirty sectors and names may become durable before they are synced (default: yes).
@@ -480,6 +497,18 @@ impl StorageFile for SimFile {
         }
         if state.crash_due() {
             return Err(state.crash_in(CallKind::Sync, &self.name, Disk::write_back_some));
+        }
+        let lies = match &mut state.lie_after {
+            Some(0) => true,
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        };
+        if lies && entered.is_ok() {
+            (state.lie_after, state.has_lied) = (None, true);
+            return Ok(());
         }
         let inode = state.disk.inode(self.inode);
         match entered {

@@ -280,6 +280,9 @@ impl WriteTxn {
         drop(checkpointing);
         for part in &mut self.parts {
             part.guard.touched.clear();
+            if result.is_err() {
+                part.guard.ends = None;
+            }
         }
         self.parts[0].guard.ops = ops.unwrap_or_default();
         self.leave();

@@ -75,19 +75,21 @@ impl Default for WalOptions {
 /// Largest segment.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
-/// The first segment after an opening, and after everything before was given back. Spares follow quickly where they are touched ahead of the
-/// appender; where they are written and flushed first, that would be in the way of commits that wait for the disk.
-const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
-const FIRST_FLUSHED_SEGMENT_BYTES: u64 = 1 << 20;
+/// The first segment after an opening, and after everything before was given back, is so many times smaller than the others: 256 KiB and 1 MiB
+/// with the default size. Spares follow quickly where they are touched ahead of the appender; where they are written and flushed first, that
+/// would be in the way of commits that wait for the disk.
+const FIRST_SEGMENT_SHARE: u64 = 16;
+const FIRST_FLUSHED_SEGMENT_SHARE: u64 = 4;
 
 impl WalOptions {
     /// Opening need not wait for a whole segment of zeros, and a log at rest takes no more space than it needs.
     fn first_segment_bytes(&self) -> u64 {
-        self.segment_bytes.min(if self.populate {
-            FIRST_SEGMENT_BYTES
+        let share = if self.populate {
+            FIRST_SEGMENT_SHARE
         } else {
-            FIRST_FLUSHED_SEGMENT_BYTES
-        })
+            FIRST_FLUSHED_SEGMENT_SHARE
+        };
+        (self.segment_bytes / share).next_multiple_of(MAP_ALIGNMENT_BYTES)
     }
 
     fn check(&self) -> Result<(), WalError> {

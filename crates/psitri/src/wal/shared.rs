@@ -7,7 +7,7 @@
 //! 1. `table.live` is the chain (oldest first), never empty; its last segment is the one being appended to. A segment joins before
 //!    `appended` says that it has bytes.
 //! 2. `durable` <= `appended`, both ends of records; everything below `durable` was covered by a successful flush of its segment, which has a
-//!    durable name, or lies in segments that were released.
+//!    durable name, or is covered by a durable checkpoint.
 //! 3. Only the holder of `flushing` flushes, stores marks and takes segments out of the chain; so a mark never hits a file that has
 //!    begun another life.
 //! 4. Once `poison` is set, nothing is appended, flushed or released any more.
@@ -293,6 +293,9 @@ impl WalShared {
             let Some(first_kept) = self.secured_segment_of(lsn, &mut flushes)? else {
                 return Ok(());
             };
+            // Invariant 2: what a durable checkpoint covers is as durable as if it had been flushed. The log may end here, in a segment
+            // without a record of its own.
+            self.durable.fetch_max(lsn, Ordering::AcqRel);
             let mut table = self.table.lock();
             while table
                 .live
@@ -356,6 +359,12 @@ impl WalShared {
             }
         }
         Ok(())
+    }
+
+    /// Number of segments that a recovery would look into.
+    #[must_use]
+    pub fn live_segments(&self) -> usize {
+        self.table.lock().live.len()
     }
 
     /// Bytes of records from the oldest kept segment to the end.

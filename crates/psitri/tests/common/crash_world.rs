@@ -3,7 +3,8 @@
 //! The workload and the crash points repeat with the seed; what the background threads have got to by then does not.
 #![allow(dead_code)] // each test uses its part
 use psitri::{
-    Database, Durability, Error, Keyspace, Options, WriteBatch, WriteTxn, storage::sim::SimStorage,
+    Database, Durability, Error, Isolation, Keyspace, Options, WriteBatch, WriteTxn,
+    storage::sim::SimStorage,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -182,7 +183,8 @@ impl<'a> Client<'a> {
                 Ok(())
             }
             13..19 => self.long_step(),
-            19..25 => self.batch(),
+            19..23 => self.batch(),
+            23..25 => self.optimistic(),
             25..28 => self.transaction(true, 60),
             28..36 => self.transaction(true, 0),
             36..40 => self.transaction(false, 60),
@@ -404,6 +406,39 @@ impl<'a> Client<'a> {
         self.committed(result, waits(durability))
     }
 
+    /// A transaction that takes its locks when it commits. Nobody else writes meanwhile, so that it cannot lose.
+    fn optimistic(&mut self) -> Step {
+        let picked = self.pick_keyspaces(2)?;
+        if picked.is_empty() {
+            return self.create();
+        }
+        let mut next = self.oracle.newest().clone();
+        let mut txn = self.db.begin_optimistic(Isolation::Serializable);
+        for (name, keyspace) in &picked {
+            let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
+            for _ in 0..1 + self.random.below(5) {
+                let (key, other) = (some_key(self.random), some_key(self.random));
+                let found = txn.get(keyspace, &other).map(|v| v.map(<[u8]>::to_vec));
+                let found = self.check(found)?;
+                assert_eq!(found.as_deref(), map.get(&other).map(|v| &v[..]));
+                let result = if self.random.one_in(3) {
+                    map.remove(&key);
+                    txn.remove(keyspace, &key).map(drop)
+                } else {
+                    let value = some_value(self.random);
+                    let result = txn.upsert(keyspace, &key, &value);
+                    map.insert(key, value.into());
+                    result
+                };
+                self.check(result)?;
+            }
+        }
+        let durability = self.pick_durability();
+        self.oracle.push(next, format!("optimistic, {durability}"));
+        let result = txn.commit_with(durability);
+        self.committed(result, waits(durability))
+    }
+
     /// One transaction over some keyspaces; with `bulk` so many large puts that it may spill.
     fn transaction(&mut self, direct: bool, bulk: u64) -> Step {
         let count = 1 + self.random.below(3);
@@ -512,6 +547,39 @@ fn change(
                 .collect();
             txn.ingest(keyspace, entries.iter().map(|(k, v)| (k, v)))?;
             map.extend(entries.into_iter().map(|(k, v)| (k, v.into())));
+        }
+        4 => {
+            let expected = map.get(&key).map(|value| value.to_vec());
+            let new = (!random.one_in(3)).then(|| some_value(random));
+            let swapped =
+                txn.compare_and_swap(keyspace, &key, expected.as_deref(), new.as_deref())?;
+            assert!(swapped, "compare and swap");
+            match new {
+                Some(value) => map.insert(key, value.into()),
+                None => map.remove(&key),
+            };
+        }
+        5 => {
+            for _ in 0..random.below(4) {
+                let first = random.one_in(2);
+                let popped = if first {
+                    txn.pop_first(keyspace)?
+                } else {
+                    txn.pop_last(keyspace)?
+                };
+                let wanted = if first {
+                    map.pop_first()
+                } else {
+                    map.pop_last()
+                };
+                let wanted = wanted.map(|(key, value)| (key, value.to_vec()));
+                assert_eq!(popped, wanted, "pop");
+            }
+        }
+        6 => {
+            let odd = |key: &[u8]| key.iter().fold(0, |sum, &b| sum ^ b) % 8 == 1;
+            txn.retain(keyspace, key.as_slice().., |key, _| !odd(key))?;
+            map.retain(|k, _| *k < key || !odd(k));
         }
         _ => {
             let value = if bulk {

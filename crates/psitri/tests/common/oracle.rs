@@ -72,6 +72,11 @@ impl Oracle {
         self.durable = self.acknowledged;
     }
 
+    /// The disk lied: any state that ever was may come back.
+    pub fn forget_what_is_durable(&mut self) {
+        (self.durable, self.complete) = (0, false);
+    }
+
     /// Checks what a reopened database holds and goes on from there.
     pub fn settle(&mut self, found: Content, context: &str) {
         let least = if self.complete {
