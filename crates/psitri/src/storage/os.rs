@@ -69,9 +69,10 @@ impl OsStorage {
         let dir = dir.as_ref();
         let shown = dir.display().to_string();
         let wrap = |error: io::Error| StorageError::io("create", &shown, error);
-        if !dir.is_dir() {
-            std::fs::create_dir_all(dir).map_err(wrap)?;
-            let parent = dir
+        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.is_dir()).collect();
+        std::fs::create_dir_all(dir).map_err(wrap)?;
+        for made in missing {
+            let parent = made
                 .parent()
                 .filter(|parent| !parent.as_os_str().is_empty())
                 .unwrap_or(Path::new("."));

@@ -27,7 +27,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// A mark is stored after the first flush, then whenever so many bytes were flushed since the last one,
+/// A mark is stored after the first flush of a segment, then whenever so many bytes were flushed since the last one,
 const MARK_BYTES: u64 = 64 << 10;
 /// or so many flushes were made.
 const MARK_FLUSHES: u64 = 16;
@@ -68,6 +68,8 @@ struct Flushes {
     marks: u64,
     marked_lsn: u64,
     marked_at: u64,
+    /// Start of the segment that has the last mark.
+    marked_segment: Option<u64>,
 }
 
 /// A file for [`Wal::go_on_in`](super::Wal::go_on_in).
@@ -89,12 +91,13 @@ impl Flushes {
     /// Notes in a segment what is durable, now and then: a mark is another page for the next flush to write. `last`: the segment takes no
     /// more records.
     fn mark(&mut self, segment: &Segment, durable_lsn: u64, last: bool) {
-        let due = self.marks == 0
+        let due = self.marked_segment != Some(segment.start_lsn)
             || self.count - self.marked_at >= MARK_FLUSHES
             || durable_lsn - self.marked_lsn >= MARK_BYTES;
         if due || last {
             segment.mark_durable(durable_lsn, self.marks);
             self.marks += 1;
+            self.marked_segment = Some(segment.start_lsn);
             (self.marked_lsn, self.marked_at) = (durable_lsn, self.count);
         }
     }
