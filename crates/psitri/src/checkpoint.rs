@@ -35,9 +35,9 @@ const KEEP_SHARE: u64 = 128;
 /// While the database is in use, only runs of 256 KiB and more.
 const GIVE_BACK_PAGES: usize = 64;
 
-/// What a database that was closed may have to replay: about a tenth of a second.
-const REPLAYED_ENTRIES_MAX: u64 = 100_000;
-const REPLAYED_BYTES_MAX: u64 = 32 << 20;
+/// What a database that was closed may have to replay: about a hundredth of a second. Until it is merged, counts and lookups pass by it.
+const REPLAYED_ENTRIES_MAX: u64 = 10_000;
+const REPLAYED_BYTES_MAX: u64 = 8 << 20;
 /// More than a full buffer needs: each opening and closing adds one.
 const REPLAYED_SEGMENTS_MAX: usize = 24;
 /// How many times as much as there is to merge a merge may write when the database is closed.

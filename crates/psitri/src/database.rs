@@ -529,7 +529,7 @@ impl Database {
     /// transactions alive it is only made durable.
     ///
     /// What was written is merged too, unless that would write several times as much, as a few entries all over a large database would. Those
-    /// stay in the log, up to 100,000 of them and 32 MiB; the next opening replays them. [`Database::checkpoint`] merges them
+    /// stay in the log, up to 10,000 of them and 8 MiB; the next opening replays them. [`Database::checkpoint`] merges them
     /// in any case.
     ///
     /// ```
