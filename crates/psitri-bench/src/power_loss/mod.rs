@@ -1,6 +1,6 @@
 //! `power-loss`: cuts real file systems off while a database is written to, and looks at what is left.
 //!
-//! A file system in an image is mounted, a worker process ([`worker`]) commits transactions to a database on it, and says which ones. At a
+//! A file system in an image is mounted, a worker process commits transactions to a database on it, and says which ones. At a
 //! random moment the file system is shut down without writing anything more, which is what a power loss leaves; it is mounted again, and the
 //! database must have a state that was committed: the one after transaction `n` for some `n`, whole, and in the durability `sync`
 //! not before the last one that was acknowledged. What the system would have written of mapped files by then is up to the system:

@@ -1,6 +1,6 @@
 //! `soak`: what happens to a database in days of use, in minutes.
 //!
-//! A worker process ([`worker`]) transfers, scans, holds snapshots, makes and drops keyspaces, makes backups, checkpoints and compacts, all at
+//! A worker process transfers, scans, holds snapshots, makes and drops keyspaces, makes backups, checkpoints and compacts, all at
 //! once, and checks what it sees. This process lets it run for some seconds, kills it or lets it close the database, and starts
 //! another one on what is left, which first checks that nothing is missing. Meanwhile it writes down memory and file sizes: a table (CSV),
 //! and charts (SVG).
