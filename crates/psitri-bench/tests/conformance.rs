@@ -134,10 +134,11 @@ fn assert_found_out(check: Result<()>, words: &str) {
 #[test]
 fn a_batch_that_is_visible_in_parts_is_found() {
     type Engine = Faulty<PUBLISH_EACH_WRITE>;
-    assert_found_out(
-        conformance::batch_is_visible_as_a_whole::<Engine>(),
-        "rule 2",
-    );
+    // A reader has to look at the right moment, which a busy machine may keep it from.
+    let found = (0..100)
+        .map(|_| conformance::batch_is_visible_as_a_whole::<Engine>())
+        .find(Result::is_err);
+    assert_found_out(found.unwrap_or(Ok(())), "rule 2");
     assert_found_out(
         conformance::dropped_batch_leaves_nothing::<Engine>(),
         "rule 4",
