@@ -1,4 +1,4 @@
-//! Peak memory of this process, from `/proc/self/status`.
+//! Memory of processes, peaks of this one among them, from `/proc`.
 //!
 //! The kernel keeps the peak of the resident set itself; it counts pages of mapped files, which the kernel can take back at any time.
 //! The anonymous part, which it cannot, is sampled by a thread. Elsewhere than on Linux both are absent, not zero.
@@ -34,7 +34,7 @@ impl MemorySampler {
             let (stop, peak) = (Arc::clone(&stop), Arc::clone(&anonymous_bytes_peak));
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    if let Some(bytes) = status_bytes("RssAnon:") {
+                    if let Some(bytes) = status_bytes("self", "RssAnon:") {
                         peak.fetch_max(bytes, Ordering::Relaxed);
                     }
                     std::thread::park_timeout(SAMPLE_INTERVAL);
@@ -44,7 +44,7 @@ impl MemorySampler {
         Self {
             stop,
             anonymous_bytes_peak,
-            anonymous_bytes_before: status_bytes("RssAnon:").unwrap_or(0),
+            anonymous_bytes_before: status_bytes("self", "RssAnon:").unwrap_or(0),
             thread: Some(thread),
         }
     }
@@ -52,8 +52,8 @@ impl MemorySampler {
     pub fn finish(self) -> PeakMemory {
         let sampled = self.anonymous_bytes_peak.load(Ordering::Relaxed);
         PeakMemory {
-            resident_bytes: status_bytes("VmHWM:"),
-            anonymous_bytes: status_bytes("RssAnon:")
+            resident_bytes: status_bytes("self", "VmHWM:"),
+            anonymous_bytes: status_bytes("self", "RssAnon:")
                 .map(|now| now.max(sampled).saturating_sub(self.anonymous_bytes_before)),
         }
     }
@@ -70,9 +70,14 @@ impl Drop for MemorySampler {
     }
 }
 
-/// A field of `/proc/self/status` that is given in kB, in bytes.
-fn status_bytes(field: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+/// What a process holds that is not backed by a file.
+pub fn anonymous_bytes(pid: u32) -> Option<u64> {
+    status_bytes(&pid.to_string(), "RssAnon:")
+}
+
+/// A field of `/proc/PROCESS/status` that is given in kB, in bytes.
+fn status_bytes(process: &str, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }

@@ -289,14 +289,8 @@ impl Engine {
     /// How long ago the oldest state that somebody still sees was replaced. Zero if all see the current one.
     pub fn oldest_pin_age(&self) -> Duration {
         let mut oldest = Duration::ZERO;
-        self.states.visit_pinned(|state| {
-            let age = state
-                .replaced
-                .at
-                .get()
-                .map_or(Duration::ZERO, Instant::elapsed);
-            oldest = oldest.max(age);
-        });
+        self.states
+            .visit_pinned(|state| oldest = oldest.max(state.age()));
         oldest
     }
 
@@ -308,11 +302,7 @@ impl Engine {
         }
         let mut slow = Vec::new();
         self.states.visit_pinned(|state| {
-            let age = state
-                .replaced
-                .at
-                .get()
-                .map_or(Duration::ZERO, Instant::elapsed);
+            let age = state.age();
             if age >= self.options.slow_reader_after
                 && !state.replaced.reported.swap(true, Ordering::Relaxed)
             {

@@ -139,11 +139,10 @@ pub(crate) fn merge_bytes(engine: &Engine, generation: &Generation) -> u64 {
 /// what comes will probably be like what was.
 fn is_read_enough(engine: &Engine) -> bool {
     let state = engine.states.current();
-    if frozen_count(&state) >= engine.options.frozen_buffers {
-        return false;
-    }
     let cost_bytes = state.active().entries_passed() * BYTES_PER_PASSED_ENTRY;
-    cost_bytes >= merge_bytes(engine, state.active())
+    cost_bytes > 0
+        && frozen_count(&state) < engine.options.frozen_buffers
+        && cost_bytes >= merge_bytes(engine, state.active())
 }
 
 /// Nothing was written for a while: merge what is there, checkpoint it, give space back.

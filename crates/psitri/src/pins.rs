@@ -162,7 +162,7 @@ impl<T> Registry<T> {
         free
     }
 
-    /// Visits the former states that somebody pins.
+    /// Visits the former states that somebody pins, once for each pin.
     pub fn visit_pinned(&self, mut visit: impl FnMut(&T)) {
         let retired = self.retired.lock();
         full_fence();

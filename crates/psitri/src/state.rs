@@ -12,7 +12,10 @@
 //!     transaction takes the active generation when it already holds the keyspace's write lock.
 //! (4) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
 
-use std::{sync::OnceLock, time::Instant};
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Result,
@@ -65,6 +68,11 @@ pub(crate) struct Replaced {
 impl State {
     pub fn active(&self) -> &Arc<Generation> {
         &self.generations[0]
+    }
+
+    /// How long ago another one took its place; zero for the current one.
+    pub fn age(&self) -> Duration {
+        (self.replaced.at.get()).map_or(Duration::ZERO, Instant::elapsed)
     }
 
     /// The keyspace in `slot`, if it is the one with this id.

@@ -7,7 +7,7 @@
 mod chart;
 mod worker;
 
-use crate::disk;
+use crate::{disk, memory};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::{
@@ -243,7 +243,7 @@ impl Soak<'_> {
         let sample = Sample {
             second: self.start.elapsed().as_secs_f64(),
             worker,
-            anonymous_bytes: anonymous_bytes(pid).unwrap_or(0),
+            anonymous_bytes: memory::anonymous_bytes(pid).unwrap_or(0),
             data_bytes: bytes_of(&self.database, "data")?,
             log_bytes,
             commits: self.done.commits.max(progress.commits),
@@ -307,16 +307,6 @@ fn bytes_of(database: &Path, prefix: &str) -> Result<u64> {
         }
     }
     Ok(bytes)
-}
-
-/// Memory of a process that is not backed by a file, on Linux.
-fn anonymous_bytes(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }
 
 /// Flushes what the worker says; the other end may be gone.

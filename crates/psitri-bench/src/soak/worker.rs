@@ -120,6 +120,26 @@ fn pause(stop: &AtomicBool, time: Duration) {
     }
 }
 
+/// (2)
+fn check_sum(snapshot: &Snapshot, keyspaces: [&Keyspace; 2], accounts: u32) -> Result<()> {
+    let mut sum = 0;
+    for keyspace in keyspaces {
+        snapshot.for_each(keyspace, .., |_, value| match number(value) {
+            Ok(balance) => {
+                sum += balance;
+                ControlFlow::Continue(())
+            }
+            Err(_) => ControlFlow::Break(()),
+        })?;
+    }
+    let expected = u64::from(accounts) * BALANCE;
+    ensure!(
+        sum == expected,
+        "the sum of the balances is {sum}, not {expected}"
+    );
+    Ok(())
+}
+
 impl Worker {
     fn open(config: &SoakConfig, database: &Path) -> Result<Worker> {
         let start = Instant::now();
@@ -168,24 +188,8 @@ impl Worker {
         Ok(txn.commit()?)
     }
 
-    /// (2)
     fn check_sum(&self, snapshot: &Snapshot) -> Result<()> {
-        let mut sum = 0;
-        for keyspace in [&self.left, &self.right] {
-            snapshot.for_each(keyspace, .., |_, value| match number(value) {
-                Ok(balance) => {
-                    sum += balance;
-                    ControlFlow::Continue(())
-                }
-                Err(_) => ControlFlow::Break(()),
-            })?;
-        }
-        let expected = u64::from(self.accounts) * BALANCE;
-        ensure!(
-            sum == expected,
-            "the sum of the balances is {sum}, not {expected}"
-        );
-        Ok(())
+        check_sum(snapshot, [&self.left, &self.right], self.accounts)
     }
 
     fn work(self, seed: u64) -> Result<()> {
@@ -401,20 +405,8 @@ impl Worker {
         Database::restore(&chain, at("restored"))?;
         for name in ["full", "restored"] {
             let copy = Options::new().open_read_only(at(name))?;
-            let worker = Worker {
-                left: copy.open_keyspace("left")?,
-                right: copy.open_keyspace("right")?,
-                meta: copy.open_keyspace("meta")?,
-                directory: PathBuf::new(),
-                accounts: self.accounts,
-                stop: AtomicBool::new(true),
-                commits: AtomicU64::new(0),
-                scans: AtomicU64::new(0),
-                held_snapshots: AtomicU64::new(0),
-                backups: AtomicU64::new(0),
-                db: copy,
-            };
-            let checked = worker.check_sum(&worker.db.snapshot());
+            let (left, right) = (copy.open_keyspace("left")?, copy.open_keyspace("right")?);
+            let checked = check_sum(&copy.snapshot(), [&left, &right], self.accounts);
             checked.with_context(|| format!("in the backup {name}"))?;
         }
         fs::remove_dir_all(&self.directory)?;

@@ -93,7 +93,7 @@ impl Arena {
         self.charged.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts entries of the generation that were read in order.
+    /// Counts entries of the generation that were read in order, those of short ranges left out.
     pub(super) fn note_passed(&self, entries: u64) {
         self.passed.fetch_add(entries, Ordering::Relaxed);
     }

@@ -229,7 +229,10 @@ impl<'b> BufferCursor<'b> {
                 count += 1;
             }
         }
-        self.buffer.arena().note_passed(count as u64);
+        // Short ranges are not worth a counter that all readers share.
+        if count == AHEAD_MAX {
+            self.buffer.arena().note_passed(count as u64);
+        }
         self.entry = entries[0];
         self.ahead = Ahead {
             entries,

@@ -90,7 +90,7 @@ impl WriteTxn {
 
     fn pop(&mut self, keyspace: &Keyspace, first: bool) -> Result<Option<Entry>> {
         let index = self.part_index(keyspace)?;
-        let (popped, ends) = {
+        let popped = {
             let ends = self.parts[index].guard.ends.as_deref();
             let mut cursor = self.cursor(keyspace)?;
             let found = match ends {
@@ -101,8 +101,7 @@ impl WriteTxn {
                 None if first => cursor.seek_first()?,
                 _ => cursor.seek_last()?,
             };
-            let popped = found.then(|| (cursor.key().to_vec(), cursor.value().to_vec()));
-            (popped, ends.cloned().unwrap_or_default())
+            found.then(|| (cursor.key().to_vec(), cursor.value().to_vec()))
         };
         let Some((key, value)) = popped else {
             return Ok(None);
@@ -110,17 +109,12 @@ impl WriteTxn {
         self.put(index, &key, Kind::Tombstone, &[])?;
         // A spill that failed has undone the transaction.
         if let Some(part) = self.parts.get_mut(index) {
-            part.guard.ends = Some(Box::new(if first {
-                Ends {
-                    before: key.clone(),
-                    ..ends
-                }
+            let ends = part.guard.ends.get_or_insert_default();
+            if first {
+                ends.before.clone_from(&key);
             } else {
-                Ends {
-                    after: Some(key.clone()),
-                    ..ends
-                }
-            }));
+                ends.after = Some(key.clone());
+            }
         }
         Ok(Some((key, value)))
     }

@@ -17,9 +17,10 @@
 //! # Limits
 //! An incremental backup takes values of one byte less than others, and one keyspace less.
 
+mod chain;
+mod manifest;
+
 use std::{
-    collections::HashMap,
-    fmt::Write as _,
     fs,
     hash::{BuildHasher, RandomState},
     io,
@@ -27,17 +28,12 @@ use std::{
 };
 
 use crate::{
-    Cursor, Database, Entry, Keyspace, Options, Result, Snapshot,
-    error::Error,
-    storage::{OpenMode, OsStorage, Storage, StorageError},
-    sync::Arc,
+    Cursor, Database, Entry, Keyspace, Options, Result, Snapshot, error::Error,
+    storage::StorageError, sync::Arc,
 };
 
-/// File that makes a directory a backup.
-const MANIFEST: &str = "backup";
-const MANIFEST_NEW: &str = "backup.new";
-const MANIFEST_FIRST_LINE: &str = "psitri backup, format 1";
-const MANIFEST_BYTES_MAX: u64 = 4096;
+use chain::{Chain, Layered};
+
 /// Keyspace of an incremental backup: number, as a big-endian u32, to name.
 const NAMES: &str = "names";
 /// First byte of a value in an incremental backup.
@@ -112,7 +108,8 @@ impl<'o> BackupOptions<'o> {
 
 impl Database {
     /// Copies the database, as of its last commit, to a new directory while it is in use. The copy is verified, and durable, when this
-    /// returns. It is a database itself, with a file more: open it, or [restore](Database::restore) it to another place.
+    /// returns. It is a database itself, with a file more: open it for reading, or [restore](Database::restore) it to another place. Once it was
+    /// written to, it is a backup no more.
     ///
     /// Every entry is read once. A snapshot is held meanwhile.
     ///
@@ -196,7 +193,7 @@ impl Database {
             return Err(Error::corrupted("backup", 0, first.to_string()));
         }
         target.close()?;
-        write_manifest(path, &info)?;
+        manifest::write(path, &info)?;
         Ok(info)
     }
 
@@ -227,7 +224,7 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn backup_info(path: impl AsRef<Path>) -> Result<BackupInfo> {
-        read_manifest(path.as_ref())
+        manifest::read(path.as_ref())
     }
 
     /// Makes a database at a new path from a full backup and the incremental ones after it, oldest first. It is closed again: open it.
@@ -451,295 +448,6 @@ impl Differences<'_, '_, '_> {
             passed();
             if changed.is_some() {
                 return Ok(changed);
-            }
-        }
-    }
-}
-
-/// A full backup and the incremental ones after it.
-struct Chain {
-    links: Vec<Link>,
-}
-
-struct Link {
-    info: BackupInfo,
-    /// The backup's own, opened for reading.
-    db: Database,
-    snapshot: Snapshot,
-    /// The backup's keyspace for each one of the database (3).
-    keyspaces: HashMap<String, Keyspace>,
-}
-
-impl Chain {
-    /// Opens the backups, and checks that each is based on the one before (2).
-    fn open(paths: &[PathBuf]) -> Result<Chain> {
-        let mut links: Vec<Link> = Vec::new();
-        for path in paths {
-            let info = read_manifest(path)?;
-            let refuse = |what: &str| Error::Backup {
-                path: path.clone(),
-                what: what.to_owned(),
-            };
-            match (info.kind, links.last()) {
-                (BackupKind::Full, None) => {}
-                (BackupKind::Full, Some(_)) => {
-                    return Err(refuse("a full backup begins a chain; it follows no other"));
-                }
-                (BackupKind::Incremental { .. }, None) => {
-                    return Err(refuse(
-                        "it is incremental: name what it is based on before it",
-                    ));
-                }
-                (BackupKind::Incremental { base }, Some(before)) if base != before.info.id => {
-                    return Err(refuse("it is not based on the backup named before it"));
-                }
-                (BackupKind::Incremental { .. }, Some(_)) => {}
-            }
-            links.push(Link::open(path, info)?);
-        }
-        Ok(Chain { links })
-    }
-
-    fn newest(&self) -> Option<&BackupInfo> {
-        self.links.last().map(|link| &link.info)
-    }
-
-    /// Keyspaces of the database when the newest backup was made.
-    fn names(&self) -> Vec<String> {
-        let newest = self.links.last();
-        let mut names: Vec<_> =
-            newest.map_or(Vec::new(), |l| l.keyspaces.keys().cloned().collect());
-        names.sort();
-        names
-    }
-
-    /// What a keyspace had when the newest backup was made (3).
-    fn entries(&self, name: &str) -> Result<Layered<'_>> {
-        let mut layers = Vec::new();
-        for link in self.links.iter().rev() {
-            let Some(keyspace) = link.keyspaces.get(name) else {
-                break;
-            };
-            let mut cursor = link.snapshot.cursor(keyspace)?;
-            let found = cursor.seek_first()?;
-            layers.push(Layer {
-                cursor,
-                found,
-                is_tagged: link.info.kind != BackupKind::Full,
-            });
-        }
-        Ok(Layered { layers })
-    }
-}
-
-impl Link {
-    fn open(path: &Path, info: BackupInfo) -> Result<Link> {
-        let db = Options::new().open_read_only(path)?;
-        let snapshot = db.snapshot();
-        let mut keyspaces = HashMap::new();
-        if info.kind == BackupKind::Full {
-            for name in db.keyspaces() {
-                let keyspace = db.open_keyspace(&name)?;
-                keyspaces.insert(name, keyspace);
-            }
-        } else {
-            let names = db.open_keyspace(NAMES)?;
-            let mut cursor = snapshot.cursor(&names)?;
-            let mut found = cursor.seek_first()?;
-            while found {
-                let number = cursor.key().try_into().map(u32::from_be_bytes);
-                let name = std::str::from_utf8(cursor.value());
-                let (Ok(number), Ok(name)) = (number, name) else {
-                    return Err(Error::Backup {
-                        path: path.to_owned(),
-                        what: "its list of keyspaces cannot be read".to_owned(),
-                    });
-                };
-                let keyspace = db.open_keyspace(&number.to_string())?;
-                if keyspaces.insert(name.to_owned(), keyspace).is_some() {
-                    return Err(Error::Backup {
-                        path: path.to_owned(),
-                        what: format!("it has two keyspaces called {name:?}"),
-                    });
-                }
-                found = cursor.next()?;
-            }
-        }
-        Ok(Link {
-            info,
-            db,
-            snapshot,
-            keyspaces,
-        })
-    }
-}
-
-impl std::fmt::Debug for Link {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link")
-            .field("info", &self.info)
-            .field("db", &self.db)
-            .finish_non_exhaustive()
-    }
-}
-
-/// One backup's part of a keyspace.
-struct Layer<'c> {
-    cursor: Cursor<'c>,
-    found: bool,
-    is_tagged: bool,
-}
-
-/// The entries of a keyspace in a chain, newest layer first.
-struct Layered<'c> {
-    layers: Vec<Layer<'c>>,
-}
-
-impl Layered<'_> {
-    fn next(&mut self) -> Result<Option<Entry>> {
-        loop {
-            let standing = self.layers.iter().filter(|layer| layer.found);
-            let Some(key) = standing.map(|layer| layer.cursor.key()).min() else {
-                return Ok(None);
-            };
-            let key = key.to_vec();
-            let mut value = None;
-            for layer in &mut self.layers {
-                if !layer.found || layer.cursor.key() != key {
-                    continue;
-                }
-                if value.is_none() {
-                    let stored = layer.cursor.value();
-                    value = Some(match (layer.is_tagged, stored.split_first()) {
-                        (false, _) => Some(stored.to_vec()),
-                        (true, Some((&PUT, value))) => Some(value.to_vec()),
-                        (true, Some((&REMOVED, []))) => None,
-                        (true, _) => {
-                            let what = "an entry of an incremental backup cannot be read";
-                            return Err(Error::corrupted("backup", 0, what));
-                        }
-                    });
-                }
-                layer.found = layer.cursor.next()?;
-            }
-            if let Some(Some(value)) = value {
-                return Ok(Some((key, value)));
-            }
-        }
-    }
-}
-
-fn write_manifest(path: &Path, info: &BackupInfo) -> Result<()> {
-    let mut text = format!("{MANIFEST_FIRST_LINE}\n");
-    let base = match info.kind {
-        BackupKind::Full => "none".to_owned(),
-        BackupKind::Incremental { base } => format!("{base:016x}"),
-    };
-    let BackupInfo {
-        id,
-        csn,
-        keyspaces,
-        entries,
-        ..
-    } = info;
-    let _ = write!(
-        text,
-        "id {id:016x}\nbase {base}\ncommit {csn}\nkeyspaces {keyspaces}\nentries {entries}\n"
-    );
-    let _ = writeln!(text, "checksum {:08x}", crc32c::crc32c(text.as_bytes()));
-    let storage = OsStorage::open(path)?;
-    if storage.exists(MANIFEST_NEW)? {
-        storage.remove(MANIFEST_NEW)?;
-    }
-    let file = storage.open(MANIFEST_NEW, OpenMode::Create)?;
-    file.write_at(text.as_bytes(), 0)?;
-    file.sync_data()?;
-    storage.rename(MANIFEST_NEW, MANIFEST)?;
-    storage.sync_dir()?;
-    Ok(())
-}
-
-fn read_manifest(path: &Path) -> Result<BackupInfo> {
-    let refuse = |what: &str| Error::Backup {
-        path: path.to_owned(),
-        what: what.to_owned(),
-    };
-    let storage = match OsStorage::open(path) {
-        Ok(storage) => storage,
-        Err(error) => return Err(not_found(error, path)),
-    };
-    if !storage.exists(MANIFEST)? {
-        return Err(refuse(
-            "there is no backup here, or one that was not finished",
-        ));
-    }
-    let file = storage.open(MANIFEST, OpenMode::Read)?;
-    let mut bytes = vec![0; file.len()?.min(MANIFEST_BYTES_MAX) as usize];
-    file.read_at(&mut bytes, 0)?;
-    parse_manifest(&bytes).ok_or_else(|| refuse("its manifest is damaged, or of a newer release"))
-}
-
-fn not_found(error: StorageError, path: &Path) -> Error {
-    if path.is_dir() {
-        return error.into();
-    }
-    Error::NotFound {
-        path: path.to_owned(),
-    }
-}
-
-/// What a manifest says; `None` if it is none of this release.
-fn parse_manifest(bytes: &[u8]) -> Option<BackupInfo> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let (signed, checksum) = text.rsplit_once("checksum ")?;
-    let checksum = u32::from_str_radix(checksum.strip_suffix('\n')?, 16).ok()?;
-    if checksum != crc32c::crc32c(signed.as_bytes()) {
-        return None;
-    }
-    let mut lines = signed.lines();
-    if lines.next()? != MANIFEST_FIRST_LINE {
-        return None;
-    }
-    let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
-    let id = u64::from_str_radix(field("id")?, 16).ok()?;
-    let kind = match field("base")? {
-        "none" => BackupKind::Full,
-        base => BackupKind::Incremental {
-            base: u64::from_str_radix(base, 16).ok()?,
-        },
-    };
-    Some(BackupInfo {
-        id,
-        kind,
-        csn: field("commit")?.parse().ok()?,
-        keyspaces: field("keyspaces")?.parse().ok()?,
-        entries: field("entries")?.parse().ok()?,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_manifest_is_read_back_and_damage_is_noticed() {
-        for kind in [BackupKind::Full, BackupKind::Incremental { base: 7 }] {
-            let dir = tempfile::tempdir().unwrap();
-            let info = BackupInfo {
-                id: u64::MAX,
-                kind,
-                csn: 3,
-                keyspaces: 2,
-                entries: 1,
-            };
-            write_manifest(dir.path(), &info).unwrap();
-            assert_eq!(read_manifest(dir.path()).unwrap(), info);
-            let bytes = fs::read(dir.path().join(MANIFEST)).unwrap();
-            for at in 0..bytes.len() {
-                let mut damaged = bytes.clone();
-                damaged[at] ^= 1;
-                assert_eq!(parse_manifest(&damaged), None, "byte {at}");
-                assert_eq!(parse_manifest(&bytes[..at]), None, "cut at {at}");
             }
         }
     }
