@@ -16,12 +16,13 @@ use std::time::Instant;
 
 use crate::{
     Result,
-    catalog::{CatalogEntry, update_catalog},
-    engine::{Commits, Engine, RootUpdate, SignalState, TreeState, apply_roots},
+    catalog::{CatalogEntry, CatalogUpdate, update_shares},
+    engine::{Commits, Engine, KeyspaceChanges, RootUpdate, SignalState, TreeState, apply_roots},
     error::Error,
     events::Event,
     merger::merge_bytes,
     pager::{Captured, Changes, CheckpointRecord, Sink},
+    saved::SavedSnapshot,
     state::{KeyspaceTable, State},
     sync::{Arc, MutexGuard, Ordering},
     tree::Root,
@@ -57,8 +58,12 @@ struct Prepared {
     record: CheckpointRecord,
     catalog_changes: Changes,
     dropped: Vec<u32>,
+    saved_changed: Vec<(Arc<SavedSnapshot>, bool)>,
     version: u64,
-    before: Root,
+    /// Catalog and counts of shared nodes of the checkpoint before.
+    before: (Root, Root),
+    /// Addresses whose counts it stores.
+    shares_stored: Vec<u64>,
     /// End of the log: no commit in the trees lies beyond it.
     log_end: u64,
 }
@@ -99,6 +104,7 @@ impl Engine {
             // the other one holds the only valid superblock.
             tree.checkpoint_generation -= 1;
             tree.dropped.append(&mut prepared.dropped);
+            tree.saved_changed.append(&mut prepared.saved_changed);
             self.change_layers(|state| state.keyspaces = Arc::new(soiled(&state.keyspaces)));
         }
         self.reclaim(&mut tree);
@@ -121,6 +127,7 @@ impl Engine {
         tree: &mut MutexGuard<'_, TreeState>,
         commits: &mut MutexGuard<'_, Commits>,
         updates: &[RootUpdate],
+        keyspaces: &KeyspaceChanges,
         mut changes: Changes,
     ) -> Result<()> {
         let (version, table) = {
@@ -131,18 +138,20 @@ impl Engine {
                 keyspaces: Arc::clone(&state.keyspaces),
                 replaced: Default::default(),
             };
-            apply_roots(&mut next, state.tree_version + 1, updates);
+            apply_roots(&mut next, state.tree_version + 1, updates, keyspaces);
             (next.tree_version, next.keyspaces)
         };
-        self.pager.publish(version, &changes);
+        self.pager.publish(version, &mut changes);
         let prepared = self.prepare(tree, commits, version, &table);
         let result = prepared.and_then(|mut prepared| match self.write(&mut prepared) {
             Ok(()) => Ok(prepared),
             Err(error) => {
                 changes.append(std::mem::take(&mut prepared.catalog_changes));
-                tree.catalog = prepared.before;
+                (tree.catalog, tree.shares) = prepared.before;
+                (self.pager.shares).mark_dirty(prepared.shares_stored.drain(..));
                 tree.checkpoint_generation -= 1;
                 tree.dropped.append(&mut prepared.dropped);
+                tree.saved_changed.append(&mut prepared.saved_changed);
                 Err(error)
             }
         });
@@ -158,7 +167,7 @@ impl Engine {
             }
         };
         self.change_layers(|state| {
-            apply_roots(state, version, updates);
+            apply_roots(state, version, updates, keyspaces);
             state.keyspaces = Arc::new(cleaned(&state.keyspaces));
         });
         self.reclaim(tree);
@@ -183,15 +192,32 @@ impl Engine {
                 id: keyspace.core.id,
                 root: keyspace.root,
                 csn_merged: keyspace.csn_merged,
-                name: keyspace.core.name(),
+                place: keyspace.core.place(),
+                aliases: keyspace.aliases.clone(),
             })
             .collect();
         let mut sink = Sink::new(&self.pager, version);
-        let before = tree.catalog;
-        let catalog = update_catalog(&mut sink, before, &entries, &tree.dropped)?;
-        let catalog_changes = sink.finish()?;
-        self.pager.publish(version, &catalog_changes);
-        tree.catalog = catalog;
+        let before = (tree.catalog, tree.shares);
+        let counts = self.pager.shares.take_dirty();
+        let shares_stored: Vec<u64> = counts.iter().map(|&(address, _)| address).collect();
+        let mut update = CatalogUpdate::default();
+        entries.iter().for_each(|entry| update.keyspace(entry));
+        tree.dropped.iter().for_each(|&id| update.no_keyspace(id));
+        for (saved, exists) in &tree.saved_changed {
+            update.saved(saved, *exists);
+        }
+        let written = update_shares(&mut sink, tree.shares, &counts).and_then(|shares| {
+            if shares != tree.shares {
+                update.shares(shares);
+            }
+            let catalog = update.write(&mut sink, tree.catalog)?;
+            Ok((catalog, shares, sink.finish()?))
+        });
+        let (catalog, shares, mut catalog_changes) = written.inspect_err(|_| {
+            self.pager.shares.mark_dirty(shares_stored.iter().copied());
+        })?;
+        self.pager.publish(version, &mut catalog_changes);
+        (tree.catalog, tree.shares) = (catalog, shares);
         tree.checkpoint_generation += 1;
         let log_end = commits.log.as_ref().map_or(0, |log| log.end_lsn());
         let unmerged = self.unmerged_lsn();
@@ -207,13 +233,16 @@ impl Engine {
         };
         let captured = self.pager.capture(version);
         let dropped = std::mem::take(&mut tree.dropped);
+        let saved_changed = std::mem::take(&mut tree.saved_changed);
         Ok(Prepared {
             captured,
             record,
             catalog_changes,
             dropped,
+            saved_changed,
             version,
             before,
+            shares_stored,
             log_end,
         })
     }

@@ -7,7 +7,9 @@
 //! (1) Between two passes a checkpoint is durable, so that the space that the first one left can be used by the second.
 //! (2) A pass that finds nothing to do in a keyspace publishes nothing.
 
-use crate::{Database, Keyspace, Result, error::Error, node::UNITS_PER_PAGE, tree::Rewrite};
+use crate::{
+    Database, Keyspace, Result, error::Error, node::UNITS_PER_PAGE, sync::Arc, tree::Rewrite,
+};
 
 /// All leaves are packed anew if pages in use are this share (one in so many) more than what they hold would fill. Only some of them would
 /// leave a part of a leaf at the end of each run.
@@ -76,13 +78,13 @@ impl Database {
     }
 
     fn rewrite_all(&self, rewrite: Rewrite) -> Result<()> {
-        for name in self.keyspaces() {
-            match self.open_keyspace(&name) {
-                Ok(keyspace) => self.rewrite(&keyspace, rewrite)?,
-                // Dropped or renamed meanwhile: it is compacted the next time.
-                Err(Error::KeyspaceNotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        let all: Vec<Keyspace> = {
+            let names = self.core.engine.keyspaces.read();
+            let cores = names.by_id.values().map(Arc::clone);
+            cores.map(|core| Keyspace { core }).collect()
+        };
+        for keyspace in &all {
+            self.rewrite(keyspace, rewrite)?;
         }
         Ok(())
     }

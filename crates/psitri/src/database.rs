@@ -6,15 +6,14 @@ use crate::{
     Keyspace, Options, ReadMode, Result, Snapshot, WriteTxn,
     engine::Engine,
     error::Error,
-    keyspace::{KeyspaceCore, check_name},
+    keyspace::{KeyspaceCore, Place, check_name},
     merger,
     options::OpenKind,
-    pager::Sink,
     recovery,
-    state::{KEYSPACES_MAX, KeyspaceState},
+    state::KeyspaceState,
     storage::{MemoryStorage, OsStorage, Storage},
     sync::{Arc, Mutex, Ordering},
-    tree::{Root, kill_tree},
+    tree::Root,
     txn::TxnKind,
     wal::ops::OpsBuilder,
 };
@@ -169,9 +168,12 @@ impl Database {
     /// ```
     pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
         let keyspaces = self.core.engine.keyspaces.read();
-        let core = keyspaces.get(name).ok_or_else(|| Error::KeyspaceNotFound {
-            name: name.to_owned(),
-        })?;
+        let core = keyspaces
+            .by_name
+            .get(name)
+            .ok_or_else(|| Error::KeyspaceNotFound {
+                name: name.to_owned(),
+            })?;
         Ok(Keyspace {
             core: Arc::clone(core),
         })
@@ -193,38 +195,28 @@ impl Database {
         engine.check_writable()?;
         let mut tree = engine.tree.lock();
         let mut keyspaces = engine.keyspaces.write();
-        if keyspaces.contains_key(name) {
+        if keyspaces.by_name.contains_key(name) {
             return Err(Error::KeyspaceExists {
                 name: name.to_owned(),
             });
         }
-        let (slot, active) = {
-            let state = engine.states.current();
-            let active = state.active().id;
-            let reusable = tree.free_slots.iter().position(|&(slot, dropped_in)| {
-                dropped_in < active || state.active().buffer(slot).is_none()
-            });
-            let slot = reusable.map_or(state.keyspaces.len() as u32, |index| {
-                tree.free_slots[index].0
-            });
-            (slot, active)
-        };
-        if slot as usize >= KEYSPACES_MAX {
-            return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
-        }
+        let active = engine.states.current().active().id;
+        let slot = engine.free_slot(&tree, &[])?;
         let id = tree.keyspace_next;
         let mut ops = OpsBuilder::new();
         ops.create_keyspace(id, name.as_bytes());
         tree.catalog_csn = self.log_keyspace_change(&ops)?;
         tree.keyspace_next = id + 1;
         tree.free_slots.retain(|&(free, _)| free != slot);
-        let core = Arc::new(KeyspaceCore::new(id, slot, engine.id, name));
+        let place = Place::Named(Arc::from(name));
+        let core = Arc::new(KeyspaceCore::new(id, slot, engine.id, place));
         let keyspace = KeyspaceState {
             core: Arc::clone(&core),
             root: Root::default(),
             generation_merged: active - 1,
             generation_merging: 0,
             csn_merged: 0,
+            aliases: None,
             dirty: true,
         };
         engine.change_layers(|state| {
@@ -236,7 +228,7 @@ impl Database {
             table[slot] = Some(keyspace);
             state.keyspaces = Arc::new(table);
         });
-        keyspaces.insert(name.to_owned(), Arc::clone(&core));
+        keyspaces.add(&core);
         Ok(Keyspace { core })
     }
 
@@ -258,7 +250,7 @@ impl Database {
         Ok(csn)
     }
 
-    /// Removes keyspace `name` with all it holds. Waits for the transaction that writes to it. Snapshots taken before go on
+    /// Removes keyspace `name` with all it holds, its subtrees included. Waits for the transaction that writes to it. Snapshots taken before go on
     /// reading it; other uses of its handles fail with [`Error::KeyspaceGone`].
     ///
     /// ```
@@ -278,50 +270,9 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        let engine = &self.core.engine;
-        engine.check_writable()?;
-        let core = self.open_keyspace(name)?.core;
-        let _writer = core.lock()?;
-        // With the write lock held and marked, the merge can finish with the keyspace: nothing of it stays behind.
-        core.generation_open
-            .store(crate::txn::NO_GENERATION, Ordering::Release);
-        let result = self.drop_locked(name, &core);
-        core.generation_open.store(0, Ordering::Release);
-        result
-    }
-
-    fn drop_locked(&self, name: &str, core: &Arc<KeyspaceCore>) -> Result<()> {
-        let engine = &self.core.engine;
-        engine.drain(&[core.slot])?;
-        let mut tree = engine.tree.lock();
-        let mut keyspaces = engine.keyspaces.write();
-        let (root, slot_used_in, version) = {
-            let state = engine.states.current();
-            let keyspace = engine.keyspace_state(&state, core)?;
-            // The slot is free at once if the active generation has nothing in it.
-            let active = state.active();
-            let untouched = active.buffer(core.slot).is_none();
-            let slot_used_in = active.id - u64::from(untouched);
-            (keyspace.root, slot_used_in, state.tree_version + 1)
-        };
-        let mut sink = Sink::new(&engine.pager, version);
-        kill_tree(&mut sink, root.node)?;
-        let changes = sink.finish()?;
-        let mut ops = OpsBuilder::new();
-        ops.drop_keyspace(core.id);
-        tree.catalog_csn = self.log_keyspace_change(&ops)?;
-        core.dropped.store(true, Ordering::Release);
-        engine.change_layers(|state| {
-            let mut table = (*state.keyspaces).clone();
-            table[core.slot as usize] = None;
-            state.keyspaces = Arc::new(table);
-        });
-        engine.publish_roots(&mut tree, &[], &changes);
-        tree.dropped.push(core.id);
-        tree.free_slots.push((core.slot, slot_used_in));
-        keyspaces.remove(&core.name());
-        debug_assert!(!keyspaces.contains_key(name) || core.name() != name);
-        Ok(())
+        self.core.engine.check_writable()?;
+        let keyspace = self.open_keyspace(name)?;
+        self.drop_family(&keyspace)
     }
 
     /// Renames a keyspace. Handles stay valid.
@@ -346,12 +297,13 @@ impl Database {
         engine.check_writable()?;
         let mut tree = engine.tree.lock();
         let mut keyspaces = engine.keyspaces.write();
-        if keyspaces.contains_key(to) {
+        if keyspaces.by_name.contains_key(to) {
             return Err(Error::KeyspaceExists {
                 name: to.to_owned(),
             });
         }
         let core = keyspaces
+            .by_name
             .get(from)
             .cloned()
             .ok_or_else(|| Error::KeyspaceNotFound {
@@ -360,9 +312,9 @@ impl Database {
         let mut ops = OpsBuilder::new();
         ops.rename_keyspace(core.id, to.as_bytes());
         tree.catalog_csn = self.log_keyspace_change(&ops)?;
-        core.set_name(Arc::from(to));
-        keyspaces.remove(from);
-        keyspaces.insert(to.to_owned(), Arc::clone(&core));
+        core.set_place(Place::Named(Arc::from(to)));
+        keyspaces.by_name.remove(from);
+        keyspaces.by_name.insert(to.to_owned(), Arc::clone(&core));
         engine.change_layers(|state| {
             let mut table = (*state.keyspaces).clone();
             if let Some(keyspace) = &mut table[core.slot as usize] {
@@ -384,7 +336,10 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn keyspaces(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.core.engine.keyspaces.read().keys().cloned().collect();
+        let mut names: Vec<String> = {
+            let keyspaces = self.core.engine.keyspaces.read();
+            keyspaces.by_name.keys().cloned().collect()
+        };
         names.sort_unstable();
         names
     }

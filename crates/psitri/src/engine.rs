@@ -10,7 +10,7 @@
 //! (4) After a failed flush or write of the log or a superblock the engine is poisoned: nothing is written any more.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::OnceLock,
     time::{Duration, Instant},
 };
@@ -20,10 +20,11 @@ use crate::{
     buffer::BufferError,
     error::Error,
     events::Event,
-    keyspace::KeyspaceCore,
+    keyspace::{KeyspaceCore, Names},
     pager::{Changes, Pager},
     pins::Registry,
-    state::{ArenaPool, Generation, KeyspaceState, State},
+    saved::SavedSnapshot,
+    state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, KeyspaceTable, State},
     storage::{Storage, StorageLock},
     sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock},
     tree::Root,
@@ -42,11 +43,18 @@ pub(crate) struct Commits {
 #[derive(Debug, Default)]
 pub(crate) struct TreeState {
     pub catalog: Root,
+    /// Counts of shared nodes as of the last checkpoint.
+    pub shares: Root,
     pub catalog_csn: u64,
     pub checkpoint_generation: u64,
     pub keyspace_next: u32,
     /// Keyspaces dropped since the last checkpoint: their ids leave the catalog.
     pub dropped: Vec<u32>,
+    /// Saved snapshots by name, and the number of the next.
+    pub saved: BTreeMap<String, Arc<SavedSnapshot>>,
+    pub saved_next: u32,
+    /// Those that came (true) or went since the last checkpoint.
+    pub saved_changed: Vec<(Arc<SavedSnapshot>, bool)>,
     /// Slots that may be used again once the generation is frozen.
     pub free_slots: Vec<(u32, u64)>,
 }
@@ -62,6 +70,42 @@ pub(crate) struct RootUpdate {
     /// Greater than `generation_merged` while the root has a part of some generations.
     pub generation_merging: u64,
     pub csn_merged: u64,
+}
+
+/// Which keyspaces come and go with a version.
+#[derive(Default)]
+pub(crate) struct KeyspaceChanges {
+    pub created: Vec<KeyspaceState>,
+    /// Slots and ids.
+    pub dropped: Vec<(u32, u32)>,
+    /// Slots and ids of those whose entries in the catalog change.
+    pub touched: Vec<(u32, u32)>,
+}
+
+impl KeyspaceChanges {
+    fn apply(&self, table: &mut KeyspaceTable) {
+        for keyspace in &self.created {
+            let slot = keyspace.core.slot as usize;
+            if table.len() <= slot {
+                table.resize(slot + 1, None);
+            }
+            table[slot] = Some(keyspace.clone());
+        }
+        for &(slot, id) in &self.dropped {
+            debug_assert!(
+                table[slot as usize]
+                    .as_ref()
+                    .is_some_and(|k| k.core.id == id)
+            );
+            table[slot as usize] = None;
+        }
+        for &(slot, id) in &self.touched {
+            let keyspace = table[slot as usize].as_mut();
+            if let Some(keyspace) = keyspace.filter(|keyspace| keyspace.core.id == id) {
+                keyspace.dirty = true;
+            }
+        }
+    }
 }
 
 /// Counters for `stats`.
@@ -111,7 +155,7 @@ pub(crate) struct Engine {
     pub log: Option<Arc<WalShared>>,
     pub tree: Mutex<TreeState>,
     pub layers: Mutex<()>,
-    pub keyspaces: RwLock<HashMap<String, Arc<KeyspaceCore>>>,
+    pub keyspaces: RwLock<Names>,
     pub pool: Arc<ArenaPool>,
     pub signals: Signals,
     pub counters: Counters,
@@ -193,7 +237,7 @@ impl Engine {
         csn: u64,
         log: Option<Wal>,
         tree: TreeState,
-        keyspaces: HashMap<String, Arc<KeyspaceCore>>,
+        keyspaces: Names,
         pool: Arc<ArenaPool>,
         lock: Option<StorageLock>,
     ) -> Engine {
@@ -323,11 +367,12 @@ impl Engine {
         &self,
         tree: &mut MutexGuard<'_, TreeState>,
         updates: &[RootUpdate],
-        changes: &Changes,
+        keyspaces: &KeyspaceChanges,
+        mut changes: Changes,
     ) {
         let version = self.states.current().tree_version + 1;
-        self.pager.publish(version, changes);
-        self.change_layers(|state| apply_roots(state, version, updates));
+        self.pager.publish(version, &mut changes);
+        self.change_layers(|state| apply_roots(state, version, updates, keyspaces));
         if self.in_memory {
             self.pager.set_durable(version);
         }
@@ -473,6 +518,27 @@ impl Engine {
         self.freeze(generation)
     }
 
+    /// A slot for a new keyspace, beside those of `others`.
+    pub fn free_slot(&self, tree: &TreeState, others: &[KeyspaceState]) -> Result<u32> {
+        let state = self.states.current();
+        let active = state.active();
+        let is_taken = |slot: u32| others.iter().any(|other| other.core.slot == slot);
+        let reusable = tree.free_slots.iter().find(|&&(slot, dropped_in)| {
+            !is_taken(slot) && (dropped_in < active.id || active.buffer(slot).is_none())
+        });
+        let slot = reusable.map_or_else(
+            || {
+                let next = state.keyspaces.len() as u32;
+                (next..).find(|&slot| !is_taken(slot)).unwrap_or(u32::MAX)
+            },
+            |&(slot, _)| slot,
+        );
+        if slot as usize >= KEYSPACES_MAX {
+            return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
+        }
+        Ok(slot)
+    }
+
     /// The error of using a keyspace that a state does not have.
     pub fn keyspace_state<'s>(
         &self,
@@ -504,9 +570,15 @@ pub(crate) fn frozen_count(state: &State) -> usize {
 }
 
 /// Puts new roots into a state and drops the generations that no keyspace needs any more.
-pub(crate) fn apply_roots(state: &mut State, version: u64, updates: &[RootUpdate]) {
+pub(crate) fn apply_roots(
+    state: &mut State,
+    version: u64,
+    updates: &[RootUpdate],
+    changes: &KeyspaceChanges,
+) {
     state.tree_version = version;
     let mut keyspaces = (*state.keyspaces).clone();
+    changes.apply(&mut keyspaces);
     for update in updates {
         let slot = keyspaces[update.slot as usize].as_mut();
         let Some(keyspace) = slot.filter(|keyspace| keyspace.core.id == update.id) else {

@@ -112,6 +112,43 @@ pub enum Error {
         name: String,
     },
 
+    /// A value was to be written where a subtree is.
+    #[error(
+        "the value of key {key} is a subtree; delete_subtree removes it, move_subtree takes it elsewhere"
+    )]
+    IsSubtree {
+        /// The key, escaped.
+        key: String,
+    },
+
+    /// The value of the key is no subtree, or there is none.
+    #[error("there is no subtree at key {key}; create_subtree makes one")]
+    NoSubtree {
+        /// The key, escaped.
+        key: String,
+    },
+
+    /// A subtree was to be moved into itself.
+    #[error("the subtree at key {key} cannot be moved into itself")]
+    SubtreeCycle {
+        /// The key, escaped.
+        key: String,
+    },
+
+    /// No saved snapshot has this name.
+    #[error("there is no saved snapshot {name:?}; save_snapshot makes one")]
+    SnapshotNotFound {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// A saved snapshot of this name exists.
+    #[error("a saved snapshot {name:?} exists already; drop it first, or choose another name")]
+    SnapshotExists {
+        /// The name asked for.
+        name: String,
+    },
+
     /// Keyspace names are 1 to 255 bytes long.
     #[error("keyspace name of {bytes} bytes; 1 to {max} are allowed")]
     KeyspaceName {

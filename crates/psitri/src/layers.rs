@@ -3,7 +3,7 @@
 use crate::{
     ReadMode, Result,
     buffer::Found,
-    node::{Stored, ValuePointer},
+    node::{Stored, SubtreeRef, ValuePointer},
     pager::Pager,
     state::{Generation, KeyspaceState, State},
     sync::Arc,
@@ -89,6 +89,23 @@ impl<'a> View<'a> {
             None => Ok(None),
             Some(stored) => read_stored(self.pager, stored).map(Some),
         }
+    }
+}
+
+impl View<'_> {
+    /// What is the value of a key, if that is a subtree.
+    pub fn subtree(self, key: &[u8]) -> Result<Option<SubtreeRef>> {
+        for buffer in self.buffers() {
+            match buffer.get(key, self.csn) {
+                Found::Absent => {}
+                Found::Deleted | Found::Value(_) => return Ok(None),
+                Found::Large(pointer) => return Ok(ValuePointer::decode(pointer).subtree()),
+            }
+        }
+        Ok(match tree::get(self.pager, self.root, key)? {
+            Some(Stored::External(pointer)) => pointer.subtree(),
+            _ => None,
+        })
     }
 }
 

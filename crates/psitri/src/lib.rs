@@ -87,11 +87,15 @@ mod prefetch;
 #[cfg(not(loom))]
 mod recovery;
 #[cfg(not(loom))]
+mod saved;
+#[cfg(not(loom))]
 mod snapshot;
 #[cfg(not(loom))]
 mod state;
 #[cfg(not(loom))]
 mod stats;
+#[cfg(not(loom))]
+mod subtrees;
 #[cfg(not(loom))]
 mod tree;
 #[cfg(not(loom))]
@@ -108,6 +112,7 @@ pub use {
     keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
     optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},
+    saved::SavedSnapshotInfo,
     snapshot::Snapshot,
     stats::{KeyspaceStats, Stats, VerifyReport},
     txn::{Entry, NestedTxn, WriteTxn},

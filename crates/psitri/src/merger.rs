@@ -20,7 +20,7 @@ use crate::{
     Result,
     buffer::KeyspaceBuffer,
     changes::{FoldedChanges, OwnChanges, Slice, flatten},
-    engine::{Engine, RootUpdate, drop_finished, frozen_count, is_finished},
+    engine::{Engine, KeyspaceChanges, RootUpdate, drop_finished, frozen_count, is_finished},
     error::Error,
     events::Event,
     layers::CSN_NEWEST,
@@ -476,7 +476,8 @@ fn merge_stream<'e, S: ChangeStream>(
                 .is_some(),
             "drop waits for the merge"
         );
-        engine.publish_roots(&mut tree, &[task.update(Some(root), false)], &written);
+        let update = task.update(Some(root), false);
+        engine.publish_roots(&mut tree, &[update], &KeyspaceChanges::default(), written);
         engine.reclaim(&mut tree);
         task.root = root;
     }
@@ -505,7 +506,12 @@ fn publish(engine: &Engine, fold: &Fold, merged: MergedPart) {
         });
     }
     engine.pager.abandon(&unused, version);
-    engine.publish_roots(&mut tree, &merged.updates, &merged.changes);
+    engine.publish_roots(
+        &mut tree,
+        &merged.updates,
+        &KeyspaceChanges::default(),
+        merged.changes,
+    );
     engine.counters.merges.fetch_add(1, Ordering::Relaxed);
     engine
         .counters

@@ -352,7 +352,7 @@ impl OptimisticTxn {
     /// Compares what the transaction depends on (1).
     fn check(&self, txn: &WriteTxn) -> Result<()> {
         let conflict = |keyspace: &Keyspace| Error::Conflict {
-            keyspace: keyspace.name(),
+            keyspace: keyspace.core.title(),
         };
         let same = |keyspace: &Keyspace, key: &[u8]| -> Result<bool> {
             Ok(self.snapshot.get(keyspace, key)? == txn.get(keyspace, key)?)

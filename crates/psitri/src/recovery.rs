@@ -19,10 +19,10 @@ use std::{
 use crate::{
     Durability, Options, Result,
     buffer::{BufferWriter, Kind},
-    catalog::read_catalog,
+    catalog::{CatalogEntry, read_catalog},
     engine::{Engine, EngineKind, TreeState, buffer_error},
     error::Error,
-    keyspace::KeyspaceCore,
+    keyspace::{KeyspaceCore, Names, Place},
     node::{NodeRef, PAGE_BYTES, ValuePointer},
     options::OpenKind,
     pager::{
@@ -268,6 +268,8 @@ struct Recovery {
     /// Writers of the newest generation by slot, kept from one operation to the next: each holds a piece of the arena.
     writers: Vec<Option<BufferWriter>>,
     tree: TreeState,
+    /// Changes of keyspaces up to this commit are in the catalog that was read.
+    catalog_csn_stored: u64,
     tree_version: u64,
     csn: u64,
     pool: Arc<ArenaPool>,
@@ -303,19 +305,27 @@ impl Recovery {
                 keyspace_next: superblock.keyspace_next,
                 ..TreeState::default()
             },
+            catalog_csn_stored: superblock.catalog_csn,
             tree_version: superblock.tree_version,
             csn: superblock.csn,
             pool,
             log_start: superblock.wal_start_lsn,
             values: Vec::new(),
         };
-        for entry in read_catalog(pager, catalog)? {
-            recovery.add_keyspace(entry.id, &entry.name, entry.root, entry.csn_merged)?;
+        let stored = read_catalog(pager, catalog)?;
+        recovery.tree.shares = stored.shares;
+        pager.shares.load(stored.counts);
+        for saved in stored.saved {
+            recovery.tree.saved_next = recovery.tree.saved_next.max(saved.id + 1);
+            (recovery.tree.saved).insert(saved.name.clone(), Arc::new(saved));
+        }
+        for entry in stored.keyspaces {
+            recovery.add_keyspace(entry)?;
         }
         Ok(recovery)
     }
 
-    fn add_keyspace(&mut self, id: u32, name: &str, root: Root, csn_merged: u64) -> Result<()> {
+    fn add_keyspace(&mut self, entry: CatalogEntry) -> Result<()> {
         // A keyspace must not see what a dropped one left in the buffer of its slot.
         let newest = &self.generations[0];
         let slot = self
@@ -326,7 +336,7 @@ impl Recovery {
             .unwrap_or(self.table.len());
         if slot >= KEYSPACES_MAX && self.table.iter().any(Option::is_none) && !newest.is_empty() {
             self.begin_generation()?;
-            return self.add_keyspace(id, name, root, csn_merged);
+            return self.add_keyspace(entry);
         }
         if slot >= KEYSPACES_MAX {
             return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
@@ -334,13 +344,16 @@ impl Recovery {
         if slot == self.table.len() {
             self.table.push(None);
         }
+        let CatalogEntry { id, place, .. } = entry;
+        let core = KeyspaceCore::new(id, slot as u32, self.database, place);
         self.table[slot] = Some(KeyspaceState {
-            core: Arc::new(KeyspaceCore::new(id, slot as u32, self.database, name)),
-            root,
+            core: Arc::new(core),
+            root: entry.root,
             generation_merged: self.generations[0].id - 1,
             generation_merging: 0,
-            csn_merged,
-            dirty: csn_merged == 0,
+            csn_merged: entry.csn_merged,
+            aliases: entry.aliases,
+            dirty: entry.csn_merged == 0,
         });
         self.by_id.insert(id, slot as u32);
         self.tree.keyspace_next = self.tree.keyspace_next.max(id + 1);
@@ -408,6 +421,9 @@ impl Recovery {
                     return Ok(());
                 }
                 let value = ValuePointer::decode(&pointer);
+                if value.subtree().is_some() {
+                    return self.put(record, keyspace, key, Kind::Large, &pointer);
+                }
                 // Versions that were not durable are forgotten, their births are not: versions go on after them.
                 self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
@@ -424,16 +440,34 @@ impl Recovery {
                 Ok(())
             }
             Op::CreateKeyspace { id, name } => {
-                if record.csn > self.tree.catalog_csn {
+                if self.is_news_of_catalog(record) {
                     self.tree.catalog_csn = record.csn;
                     if !self.by_id.contains_key(&id) {
-                        self.add_keyspace(id, &name_of(name)?, Root::default(), 0)?;
+                        let place = Place::Named(name_of(name)?.into());
+                        self.add_keyspace(CatalogEntry::empty(id, place))?;
+                    }
+                }
+                Ok(())
+            }
+            Op::PlaceSubtree { id, parent, key } => {
+                if self.is_news_of_catalog(record) {
+                    self.tree.catalog_csn = record.csn;
+                    let key = key.into();
+                    let place = Place::Subtree { parent, key };
+                    match self.by_id.get(&id).copied() {
+                        None => self.add_keyspace(CatalogEntry::empty(id, place))?,
+                        Some(slot) => {
+                            if let Some(keyspace) = &mut self.table[slot as usize] {
+                                keyspace.core.set_place(place);
+                                keyspace.dirty = true;
+                            }
+                        }
                     }
                 }
                 Ok(())
             }
             Op::DropKeyspace { id } => {
-                if record.csn > self.tree.catalog_csn {
+                if self.is_news_of_catalog(record) {
                     self.tree.catalog_csn = record.csn;
                     if let Some(slot) = self.by_id.remove(&id) {
                         self.drop_keyspace(pager, id, slot)?;
@@ -442,14 +476,14 @@ impl Recovery {
                 Ok(())
             }
             Op::RenameKeyspace { id, name } => {
-                if record.csn > self.tree.catalog_csn {
+                if self.is_news_of_catalog(record) {
                     self.tree.catalog_csn = record.csn;
                     if let Some(keyspace) = self
                         .by_id
                         .get(&id)
                         .and_then(|&slot| self.table[slot as usize].as_mut())
                     {
-                        keyspace.core.set_name(Arc::from(name_of(name)?.as_str()));
+                        keyspace.core.set_place(Place::Named(name_of(name)?.into()));
                         keyspace.dirty = true;
                     }
                 }
@@ -465,9 +499,9 @@ impl Recovery {
             .expect("ids name slots that are taken");
         let mut sink = crate::pager::Sink::new(pager, self.tree_version + 1);
         crate::tree::kill_tree(&mut sink, keyspace.root.node)?;
-        let changes = sink.finish()?;
+        let mut changes = sink.finish()?;
         self.tree_version += 1;
-        pager.publish(self.tree_version, &changes);
+        pager.publish(self.tree_version, &mut changes);
         for generation in &self.generations {
             let mut values = generation.large_values.lock();
             let (gone, kept) = values.iter().partition(|&&(of, _)| of == slot);
@@ -478,6 +512,11 @@ impl Recovery {
         }
         self.tree.dropped.push(id);
         Ok(())
+    }
+
+    /// Whether the catalog does not have the record's changes of keyspaces yet. A record may have several.
+    fn is_news_of_catalog(&self, record: &wal::Record<'_>) -> bool {
+        record.csn > self.catalog_csn_stored
     }
 
     /// (3): whether a keyspace exists and its tree does not hold the record yet.
@@ -535,12 +574,7 @@ impl Recovery {
         let active = self.generations[0].id;
         let free = self.table.iter().enumerate().filter(|(_, k)| k.is_none());
         self.tree.free_slots = free.map(|(slot, _)| (slot as u32, active)).collect();
-        let keyspaces = self
-            .table
-            .iter()
-            .flatten()
-            .map(|k| (k.core.name(), Arc::clone(&k.core)))
-            .collect();
+        let names = Names::of(self.table.iter().flatten().map(|keyspace| &keyspace.core));
         let state = State {
             tree_version: self.tree_version,
             replaced: Default::default(),
@@ -563,7 +597,7 @@ impl Recovery {
             self.csn,
             log,
             self.tree,
-            keyspaces,
+            names,
             of.pool,
             of.lock,
         )

@@ -8,11 +8,17 @@ use crate::{
     count,
     cursor::key_range,
     database::DatabaseCore,
+    error::Error,
+    keyspace::{KeyspaceCore, Place},
     layers::View,
     pins::RawPin,
-    state::State,
+    saved::SavedSnapshot,
+    state::{Aliases, State},
     sync::{Arc, Ordering},
 };
+
+/// Slot of a keyspace that is in a saved snapshot only.
+const NO_SLOT: u32 = u32::MAX;
 
 /// A consistent view of all keyspaces. Taking one is O(1) and takes no lock; any number may live for any time, move
 /// between threads and be shared by them.
@@ -36,6 +42,8 @@ pub struct Snapshot {
     pin: Option<RawPin<State>>,
     csn: u64,
     mode: ReadMode,
+    /// What it reads instead of the pinned state's keyspaces, if it was opened by name.
+    saved: Option<Arc<SavedSnapshot>>,
     db: Arc<DatabaseCore>,
 }
 
@@ -49,8 +57,17 @@ impl Snapshot {
             pin: Some(pin),
             csn,
             mode,
+            saved: None,
             db: Arc::clone(db),
         }
+    }
+
+    /// Call under the lock that orders tree versions, while there is such a saved snapshot: its nodes live until a later version.
+    pub(crate) fn of_saved(db: &Arc<DatabaseCore>, saved: Arc<SavedSnapshot>) -> Snapshot {
+        let mut snapshot = Snapshot::new(db, ReadMode::Latest);
+        snapshot.csn = saved.csn;
+        snapshot.saved = Some(saved);
+        snapshot
     }
 
     /// Commit sequence number of the newest commit it sees (with [`ReadMode::Latest`]).
@@ -94,8 +111,11 @@ impl Snapshot {
     #[inline]
     pub(crate) fn view(&self, keyspace: &Keyspace) -> Result<View<'_>> {
         let engine = &self.db.engine;
-        let state = self.state();
         let core = &keyspace.core;
+        if let Some(saved) = &self.saved {
+            return self.saved_view(saved, core);
+        }
+        let state = self.state();
         let found = engine.keyspace_state(state, core)?;
         Ok(View::new(
             &engine.pager,
@@ -105,6 +125,122 @@ impl Snapshot {
             self.csn,
             self.mode,
         ))
+    }
+
+    #[cold]
+    fn saved_view(&self, saved: &SavedSnapshot, core: &KeyspaceCore) -> Result<View<'_>> {
+        let engine = &self.db.engine;
+        if core.database != engine.id {
+            return Err(Error::ForeignKeyspace);
+        }
+        let keyspace = saved.keyspaces.get(&core.id).ok_or_else(|| core.gone())?;
+        Ok(View {
+            pager: &engine.pager,
+            generations: &[],
+            slot: core.slot,
+            generation_merged: u64::MAX,
+            csn: self.csn,
+            root: keyspace.root,
+        })
+    }
+
+    /// Which subtrees the entries that a keyspace has from another one mean.
+    pub(crate) fn aliases(&self, keyspace: &Keyspace) -> Aliases {
+        let core = &keyspace.core;
+        match &self.saved {
+            Some(saved) => saved.keyspaces.get(&core.id)?.aliases.clone(),
+            None => {
+                let keyspace = self.state().keyspace(core.slot, core.id)?;
+                keyspace.aliases.clone()
+            }
+        }
+    }
+
+    /// The keyspace with a number, as of the snapshot.
+    pub(crate) fn keyspace_by_id(&self, id: u32) -> Result<Keyspace> {
+        let engine = &self.db.engine;
+        if let Some(core) = engine.keyspaces.read().by_id.get(&id) {
+            let core = Arc::clone(core);
+            return Ok(Keyspace { core });
+        }
+        // Dropped since.
+        let core = match &self.saved {
+            None => {
+                let mut all = self.state().keyspaces.iter().flatten();
+                let found = all.find(|keyspace| keyspace.core.id == id);
+                found.map(|keyspace| Arc::clone(&keyspace.core))
+            }
+            Some(saved) => saved.keyspaces.get(&id).map(|keyspace| {
+                let core = KeyspaceCore::new(id, NO_SLOT, engine.id, keyspace.place.clone());
+                core.dropped.store(true, Ordering::Release);
+                Arc::new(core)
+            }),
+        };
+        let name = || format!("keyspace {id}");
+        let core = core.ok_or_else(|| Error::KeyspaceGone { name: name() })?;
+        Ok(Keyspace { core })
+    }
+
+    /// Names of the keyspaces in the snapshot, sorted. In a [saved](crate::Database::saved_snapshot) one they are those of then, in others those of
+    /// now.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// db.create_keyspace("accounts")?;
+    /// let before = db.snapshot();
+    /// db.create_keyspace("journal")?;
+    /// assert_eq!(before.keyspaces(), ["accounts"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn keyspaces(&self) -> Vec<String> {
+        let named = |place: &Place| match place {
+            Place::Named(name) => Some(name.to_string()),
+            Place::Subtree { .. } => None,
+        };
+        let mut names: Vec<String> = match &self.saved {
+            Some(saved) => {
+                let places = saved.keyspaces.values().map(|keyspace| &keyspace.place);
+                places.filter_map(named).collect()
+            }
+            None => {
+                let all = self.state().keyspaces.iter().flatten();
+                all.filter_map(|keyspace| named(&keyspace.core.place()))
+                    .collect()
+            }
+        };
+        names.sort_unstable();
+        names
+    }
+
+    /// The keyspace of this name in the snapshot: also of one that was dropped since.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// db.create_keyspace("accounts")?;
+    /// let before = db.snapshot();
+    /// db.drop_keyspace("accounts")?;
+    /// let accounts = before.keyspace("accounts")?;
+    /// assert_eq!(before.count(&accounts, ..)?, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceNotFound`].
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        let not_found = || Error::KeyspaceNotFound {
+            name: name.to_owned(),
+        };
+        match &self.saved {
+            Some(saved) => self.keyspace_by_id(saved.named(name).ok_or_else(not_found)?),
+            None => {
+                let mut all = self.state().keyspaces.iter().flatten();
+                let found = all.find(|keyspace| keyspace.core.name() == name);
+                let core = Arc::clone(&found.ok_or_else(not_found)?.core);
+                Ok(Keyspace { core })
+            }
+        }
     }
 
     /// The value of `key`. The slice is not a copy; it lives as long as the snapshot.

@@ -13,6 +13,7 @@
 //! (4) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
 
 use std::{
+    collections::BTreeMap,
     sync::OnceLock,
     time::{Duration, Instant},
 };
@@ -21,7 +22,7 @@ use crate::{
     Result,
     buffer::{Arena, KeyspaceBuffer},
     keyspace::KeyspaceCore,
-    node::ValuePointer,
+    node::{SubtreeRef, ValuePointer},
     sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering},
     tree::Root,
 };
@@ -43,9 +44,14 @@ pub(crate) struct KeyspaceState {
     pub generation_merging: u64,
     /// Commits up to this one are in the tree.
     pub csn_merged: u64,
+    /// Subtrees of entries that it has from what it was cloned from: what those call them, and which they are here.
+    pub aliases: Aliases,
     /// Differs from what the last checkpoint stored.
     pub dirty: bool,
 }
+
+/// What entries that were cloned call subtrees, and the ids of those that they mean here. `None` if there are none.
+pub(crate) type Aliases = Option<Arc<BTreeMap<SubtreeRef, u32>>>;
 
 /// Keyspaces by slot.
 pub(crate) type KeyspaceTable = Vec<Option<KeyspaceState>>;

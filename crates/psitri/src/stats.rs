@@ -58,7 +58,7 @@ pub struct Stats {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct KeyspaceStats {
-    /// Its name.
+    /// Its name; of a subtree, `subtree` and its key.
     pub name: String,
     /// Keys in the merged tree.
     pub keys_merged: u64,
@@ -114,7 +114,7 @@ impl Database {
             .iter()
             .flatten()
             .map(|keyspace| KeyspaceStats {
-                name: keyspace.core.name(),
+                name: keyspace.core.title(),
                 keys_merged: keyspace.root.keys,
                 entries_buffered: state
                     .generations
@@ -173,15 +173,25 @@ impl Database {
         let tree = engine.tree.lock();
         let state = engine.states.current();
         let live = engine.pager.live_units();
+        let mut check = TreeCheck::new(engine.pager.shares.counts());
         let catalog = tree.catalog;
+        let mut roots = vec![
+            ("the catalog".to_owned(), catalog),
+            ("the counts of shared nodes".to_owned(), tree.shares),
+        ];
+        let own_keys = catalog.keys + tree.shares.keys;
+        for (name, saved) in &tree.saved {
+            for (id, keyspace) in &saved.keyspaces {
+                let what = format!("keyspace {id} in the saved snapshot {name:?}");
+                roots.push((what, keyspace.root));
+            }
+        }
         drop(tree);
         let mut report = VerifyReport::default();
-        let mut check = TreeCheck::default();
-        let mut roots = vec![("the catalog".to_owned(), catalog)];
         for keyspace in state.keyspaces.iter().flatten() {
             report.keyspaces += 1;
             roots.push((
-                format!("keyspace {:?}", keyspace.core.name()),
+                format!("keyspace {:?}", keyspace.core.title()),
                 keyspace.root,
             ));
         }
@@ -195,13 +205,14 @@ impl Database {
             }
         }
         report.nodes = check.nodes;
-        report.keys = check.keys - catalog.keys.min(check.keys);
+        report.keys = check.keys - own_keys.min(check.keys);
         report.values_out_of_line = check.values_out_of_line;
         if report.errors.is_empty() {
+            report.errors.extend(check.wrong_count());
             let mut counted = vec![0u32; live.len()];
             for extent in &check.extents {
                 let mut left = extent.units;
-                let mut page = extent.page as usize;
+                let mut page = extent.page() as usize;
                 while left > 0 && page < counted.len() {
                     let here = left.min(UNITS_PER_PAGE as u32);
                     counted[page] += here;

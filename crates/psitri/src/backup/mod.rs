@@ -202,7 +202,7 @@ impl Database {
         // Whoever creates, renames or drops a keyspace holds this lock from the beginning to the end.
         let names = self.core.engine.keyspaces.read();
         let snapshot = self.snapshot();
-        let named = names.iter().map(|(name, core)| {
+        let named = names.by_name.iter().map(|(name, core)| {
             let core = Arc::clone(core);
             (name.clone(), Keyspace { core })
         });

@@ -35,7 +35,7 @@ pub use inner_pack::{InnerImage, InnerPacker};
 pub use leaf::{Leaf, LeafEncoding, patch_value};
 pub use leaf_cursor::LeafCursor;
 pub use leaf_pack::{LeafImage, LeafPacker};
-pub use reference::{NodeRef, Stored, ValuePointer};
+pub use reference::{NodeRef, Stored, SubtreeRef, ValuePointer};
 
 /// Unit of space allocation in the data file, in bytes.
 pub const PAGE_BYTES: usize = 4096;

@@ -70,6 +70,12 @@ impl NodeRef {
         (self.0 >> OFFSET_SHIFT) * UNIT_BYTES as u64
     }
 
+    /// Offset of the first byte in the data file, in units.
+    #[inline]
+    pub fn address_units(self) -> u64 {
+        self.0 >> OFFSET_SHIFT
+    }
+
     /// Length in bytes.
     #[inline]
     pub fn bytes(self) -> usize {
@@ -153,6 +159,26 @@ impl ValuePointer {
         }
     }
 
+    /// What stands for a subtree, in place of a value: an address where no value can be.
+    pub fn of_subtree(subtree: SubtreeRef) -> ValuePointer {
+        ValuePointer {
+            address_units: 0,
+            len: 0,
+            crc: subtree.put_in,
+            birth: u64::from(subtree.id),
+        }
+    }
+
+    /// The subtree, if this stands for one.
+    #[inline]
+    pub fn subtree(&self) -> Option<SubtreeRef> {
+        let subtree = SubtreeRef {
+            id: self.birth as u32,
+            put_in: self.crc,
+        };
+        (self.address_units == 0).then_some(subtree)
+    }
+
     /// Page of the first byte.
     pub fn page(&self) -> u64 {
         self.address_units / UNITS_PER_PAGE as u64
@@ -201,6 +227,15 @@ impl ValuePointer {
     }
 }
 
+/// What an entry calls its subtree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubtreeRef {
+    /// Keyspace that the entry was written to. A clone of it has the entry, but subtrees of its own.
+    pub put_in: u32,
+    /// Number of the subtree in that keyspace.
+    pub id: u32,
+}
+
 /// What a leaf holds for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored<'a> {
@@ -236,6 +271,17 @@ mod tests {
         assert_eq!(NodeRef::new(3, 0, 65).page_count(), 2);
         assert_eq!(NodeRef::new(3, 60, 4).page_count(), 1);
         assert!(NodeRef::NULL.is_null());
+    }
+
+    #[test]
+    fn a_subtree_is_told_from_a_value() {
+        let subtree = SubtreeRef {
+            put_in: 3,
+            id: u32::MAX,
+        };
+        let stored = ValuePointer::decode(&ValuePointer::of_subtree(subtree).encode());
+        assert_eq!(stored.subtree(), Some(subtree));
+        assert_eq!(ValuePointer::new(2, 0, 0, 0, 7).subtree(), None);
     }
 
     #[test]

@@ -192,11 +192,7 @@ impl Pager {
             space.map.settle(page + i, UNITS_PER_PAGE as u32);
         }
         drop(space);
-        fresh.push(Extent {
-            page,
-            units: (count * UNITS_PER_PAGE) as u32,
-            birth: 0,
-        });
+        fresh.push(Extent::of_pages(page, (count * UNITS_PER_PAGE) as u32, 0));
         self.file.write_at(bytes, page * PAGE_BYTES as u64)?;
         Ok(page)
     }
@@ -282,11 +278,11 @@ impl Pager {
         let mut map = PageMap::new(superblock.page_end);
         let mut loaded = LoadedMap {
             pieces: Vec::new(),
-            table: Extent {
-                page: superblock.map_table_page,
-                units: (table_pages as usize * UNITS_PER_PAGE) as u32,
-                birth: 0,
-            },
+            table: Extent::of_pages(
+                superblock.map_table_page,
+                (table_pages as usize * UNITS_PER_PAGE) as u32,
+                0,
+            ),
         };
         for (index, entry) in table.chunks_exact(TABLE_ENTRY_BYTES).enumerate() {
             let page = u64::from_le_bytes(entry[..8].try_into().expect("8 bytes"));
@@ -344,9 +340,5 @@ pub(crate) struct LoadedMap {
 }
 
 fn map_page(page: u64) -> Extent {
-    Extent {
-        page,
-        units: UNITS_PER_PAGE as u32,
-        birth: 0,
-    }
+    Extent::of_pages(page, UNITS_PER_PAGE as u32, 0)
 }

@@ -22,6 +22,7 @@
 mod checkpoint;
 mod data_sync;
 mod page_map;
+mod shares;
 mod sink;
 mod superblock;
 
@@ -40,6 +41,7 @@ pub(crate) use checkpoint::{Captured, CheckpointRecord};
 pub(crate) use data_sync::DataSync;
 use page_map::BLOCK_PAGES;
 pub(crate) use page_map::{Extent, PageMap, SUPERBLOCK_PAGES};
+pub(crate) use shares::{Share, Shares};
 
 /// Pages that a writer asks for at a time: 256 KiB, the size of one write.
 const EXTENT_PAGES: usize = 64;
@@ -50,7 +52,7 @@ const GROWTH_SHARE: u64 = 16;
 const PREFETCH_LINES: usize = 10;
 /// From 16 MiB on, the file grows and is written by whole blocks.
 const LARGE_FILE_PAGES: u64 = 4096;
-pub(crate) use sink::{Changes, Sink, value_extent};
+pub(crate) use sink::{Changes, Sink, node_extent, value_extent};
 pub(crate) use superblock::{FORMAT_VERSION, SlotError, Superblock};
 
 /// Name of the data file in the database directory.
@@ -92,6 +94,8 @@ pub(crate) struct Pager {
     /// One bit a unit of the pages that were there at open; set when the node that begins there was checked.
     checked: Vec<AtomicU64>,
     space: Mutex<Space>,
+    /// Nodes and values with more than one reference.
+    pub shares: Shares,
     /// Bytes of pages written since the last checkpoint.
     written_bytes: AtomicU64,
     /// Since the database was opened.
@@ -149,6 +153,7 @@ impl Pager {
                 map_table: None,
                 pieces: Vec::new(),
             }),
+            shares: Shares::default(),
             written_bytes: AtomicU64::new(0),
             written_total: AtomicU64::new(0),
             pinned_cache_bytes,
@@ -185,8 +190,11 @@ impl Pager {
         }
     }
 
-    /// The bytes of a value stored outside its leaf.
+    /// The bytes of a value stored outside its leaf; none of a subtree.
     pub fn value(&self, pointer: &ValuePointer) -> Result<&[u8]> {
+        if pointer.subtree().is_some() {
+            return Ok(&[]);
+        }
         let at = NodeRef::new(pointer.page(), pointer.offset_units(), 1);
         if (at.page() as usize) < self.checked.len() && !self.is_checked(at) {
             self.recheck_value(pointer)?;
@@ -247,6 +255,9 @@ impl Pager {
 
     /// Checks a value whether or not it was checked before, for `verify` and for replay.
     pub fn recheck_value(&self, pointer: &ValuePointer) -> Result<()> {
+        if pointer.subtree().is_some() {
+            return Ok(());
+        }
         let offset = pointer.byte_offset();
         self.check_range(offset, u64::from(pointer.len))?;
         if crc32c::crc32c(self.bytes(offset, pointer.len as usize)) != pointer.crc {
@@ -307,8 +318,12 @@ impl Pager {
         Ok(())
     }
 
-    /// Makes the births and deaths of a new tree version count. Call under the lock that orders tree versions.
-    pub fn publish(&self, version: u64, changes: &Changes) {
+    /// Makes the births and deaths of a new tree version count. Call under the lock that orders tree versions. Of what the deaths name,
+    /// that which somebody else refers to stays alive, and is in the list no more.
+    pub fn publish(&self, version: u64, changes: &mut Changes) {
+        let resolved = self.shares.resolve(self, changes);
+        // Whoever took the nodes apart has read them before.
+        debug_assert!(resolved.is_ok(), "{resolved:?}");
         let mut space = self.space.lock();
         for &extent in changes.births.iter().chain(&changes.adopted) {
             space.map.born(extent);
@@ -325,6 +340,7 @@ impl Pager {
     /// Takes back the `publish` of a version that nobody saw, all of it. What was written for it is free as soon as no
     /// superblock on disk can refer to it.
     pub fn unpublish(&self, version: u64, changes: &Changes) {
+        self.shares.undo(&changes.shares_before);
         let mut space = self.space.lock();
         space.pending.retain(|dead| dead.death != version);
         for &extent in &changes.deaths {
@@ -357,7 +373,7 @@ impl Pager {
 
     /// Writes an extent again as it is: the system may wrongly believe that it has written it.
     pub fn write_again(&self, extent: Extent) -> Result<()> {
-        let offset = extent.page * PAGE_BYTES as u64;
+        let offset = extent.page() * PAGE_BYTES as u64;
         let bytes = (extent.units as usize * UNIT_BYTES).next_multiple_of(PAGE_BYTES);
         self.check_range(offset, bytes as u64)?;
         // By way of a copy: not every file can be written from its own mapping.

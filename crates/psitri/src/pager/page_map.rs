@@ -36,13 +36,35 @@ const PUNCHED: u8 = 0xfe;
 /// A run of units: a node, a value, or whole pages. `units` may exceed a page for runs that start at a page boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
-    pub page: u64,
+    /// In units from the start of the file.
+    pub address: u64,
     pub units: u32,
     /// Tree version that wrote it, or a lower bound of it.
     pub birth: u64,
 }
 
 impl Extent {
+    #[inline]
+    pub fn page(self) -> u64 {
+        self.address / UNITS_PER_PAGE as u64
+    }
+
+    #[inline]
+    pub fn offset_units(self) -> u32 {
+        (self.address % UNITS_PER_PAGE as u64) as u32
+    }
+
+    /// Whole pages, or a run that begins with one.
+    #[inline]
+    pub fn of_pages(page: u64, units: u32, birth: u64) -> Extent {
+        let address = page * UNITS_PER_PAGE as u64;
+        Extent {
+            address,
+            units,
+            birth,
+        }
+    }
+
     /// Pages touched, with the units used in each.
     fn parts(self) -> impl Iterator<Item = (usize, u8)> {
         let per_page = UNITS_PER_PAGE as u32;
@@ -50,7 +72,7 @@ impl Extent {
         (0..pages).map(move |i| {
             let left = self.units - i * per_page;
             (
-                (self.page + u64::from(i)) as usize,
+                (self.page() + u64::from(i)) as usize,
                 left.min(per_page) as u8,
             )
         })
@@ -345,11 +367,7 @@ mod tests {
     use super::*;
 
     fn extent(page: u64, units: u32) -> Extent {
-        Extent {
-            page,
-            units,
-            birth: 0,
-        }
+        Extent::of_pages(page, units, 0)
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use super::{Extent, Pager};
+use super::{Extent, Pager, shares::Before};
 use crate::{
     Result,
     node::{self, NodeRef, PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE, ValuePointer},
@@ -33,6 +33,7 @@ pub(crate) struct Sink<'p> {
     births: Vec<Extent>,
     adopted: Vec<Extent>,
     deaths: Vec<Extent>,
+    shares_before: Vec<Before>,
 }
 
 /// What a finished sink wrote and what it made obsolete.
@@ -42,6 +43,8 @@ pub(crate) struct Changes {
     /// Values that transactions wrote before; they are live from now on, but not this sink's to give back.
     pub adopted: Vec<Extent>,
     pub deaths: Vec<Extent>,
+    /// Counts of shared nodes that were changed for it, as they were before.
+    pub shares_before: Vec<Before>,
     /// Births and deaths that were looked at for what was short-lived.
     looked_at: usize,
 }
@@ -51,6 +54,7 @@ impl Changes {
         self.births.append(&mut other.births);
         self.adopted.append(&mut other.adopted);
         self.deaths.append(&mut other.deaths);
+        self.shares_before.append(&mut other.shares_before);
     }
 
     /// Gives back at once what was both written and made obsolete by the one who holds these changes. `birth` is the
@@ -70,7 +74,7 @@ impl Changes {
         self.deaths.retain(|extent| {
             let own = extent.birth >= birth;
             if own {
-                *dead.entry((extent.page, extent.units)).or_default() += 1;
+                *dead.entry((extent.address, extent.units)).or_default() += 1;
             }
             !own
         });
@@ -78,7 +82,7 @@ impl Changes {
             return;
         }
         let mut gone = Vec::new();
-        let mut keep = |extent: &Extent| match dead.get_mut(&(extent.page, extent.units)) {
+        let mut keep = |extent: &Extent| match dead.get_mut(&(extent.address, extent.units)) {
             Some(count) if *count > 0 => {
                 *count -= 1;
                 gone.push(*extent);
@@ -105,6 +109,7 @@ impl<'p> Sink<'p> {
             births: Vec::new(),
             adopted: Vec::new(),
             deaths: Vec::new(),
+            shares_before: Vec::new(),
         }
     }
 
@@ -127,11 +132,7 @@ impl<'p> Sink<'p> {
         let at = NodeRef::new(page, offset_units, units as u32);
         node::seal(image, at, self.birth);
         self.buffer[start..start + image.len()].copy_from_slice(image);
-        self.births.push(Extent {
-            page,
-            units: units as u32,
-            birth: self.birth,
-        });
+        self.births.push(node_extent(at, self.birth));
         Ok(at)
     }
 
@@ -149,31 +150,34 @@ impl<'p> Sink<'p> {
         let place = &mut self.buffer[start..start + units * UNIT_BYTES];
         place[..value.len()].copy_from_slice(value);
         place[value.len()..].fill(0);
-        self.births.push(Extent {
-            page,
-            units: units as u32,
-            birth: self.birth,
-        });
-        Ok(ValuePointer::new(page, offset_units, len, crc, self.birth))
+        let pointer = ValuePointer::new(page, offset_units, len, crc, self.birth);
+        self.births.push(value_extent(&pointer));
+        Ok(pointer)
     }
 
     /// Counts a value that a transaction wrote earlier as published with this sink.
     pub fn adopt_value(&mut self, pointer: &ValuePointer) {
-        self.adopted.push(value_extent(pointer));
+        if pointer.subtree().is_none() {
+            self.adopted.push(value_extent(pointer));
+        }
     }
 
     /// Counts a node as dead once this sink's version is published.
     pub fn kill_node(&mut self, at: NodeRef, birth: u64) {
-        self.deaths.push(Extent {
-            page: at.page(),
-            units: at.units(),
-            birth,
-        });
+        self.deaths.push(node_extent(at, birth));
+    }
+
+    /// Gives a reference to a node or value up, at once. False if it was the only one: the caller counts it as dead. Call under the lock
+    /// that orders tree versions.
+    pub fn give_up_shared(&mut self, address: u64) -> bool {
+        (self.pager.shares).give_up(address, &mut self.shares_before)
     }
 
     /// Counts an out-of-line value as dead once this sink's version is published.
     pub fn kill_value(&mut self, pointer: &ValuePointer) {
-        self.deaths.push(value_extent(pointer));
+        if pointer.subtree().is_none() {
+            self.deaths.push(value_extent(pointer));
+        }
     }
 
     /// Finds room for a node of `units` in one of the two pages being filled or in a new one: page, offset in units, place in the buffer.
@@ -209,11 +213,7 @@ impl<'p> Sink<'p> {
     }
 
     fn write_run(&mut self, page: u64, units: u32, bytes: &[u8]) -> Result<()> {
-        let extent = Extent {
-            page,
-            units,
-            birth: self.birth,
-        };
+        let extent = Extent::of_pages(page, units, self.birth);
         let pages = bytes.len().div_ceil(PAGE_BYTES) as u64;
         {
             let mut space = self.pager.space.lock();
@@ -286,6 +286,7 @@ impl<'p> Sink<'p> {
             births: std::mem::take(&mut self.births),
             adopted: std::mem::take(&mut self.adopted),
             deaths: std::mem::take(&mut self.deaths),
+            shares_before: std::mem::take(&mut self.shares_before),
             looked_at: 0,
         })
     }
@@ -293,6 +294,7 @@ impl<'p> Sink<'p> {
 
 impl Drop for Sink<'_> {
     fn drop(&mut self) {
+        self.pager.shares.undo(&self.shares_before);
         let mut space = self.pager.space.lock();
         for index in 0..self.page_count {
             let units = self.used.get(index).copied().unwrap_or(0);
@@ -308,8 +310,17 @@ impl Drop for Sink<'_> {
 pub(crate) fn value_extent(pointer: &ValuePointer) -> Extent {
     let units = (pointer.len as usize).div_ceil(UNIT_BYTES).max(1) as u32;
     Extent {
-        page: pointer.page(),
+        address: pointer.address_units,
         units,
         birth: pointer.birth,
+    }
+}
+
+/// Space that a node takes.
+pub(crate) fn node_extent(at: NodeRef, birth: u64) -> Extent {
+    Extent {
+        address: at.address_units(),
+        units: at.units(),
+        birth,
     }
 }

@@ -63,14 +63,15 @@ pub(crate) enum Rewrite {
 }
 
 impl Rewrite {
-    fn wants_leaf(&self, at: NodeRef, leaf: Leaf<'_>) -> bool {
+    fn wants_leaf(&self, pager: &Pager, at: NodeRef, leaf: Leaf<'_>) -> bool {
         matches!(self, Rewrite::Leaves)
             || self.moves(at.page())
-            || (0..leaf.len()).any(|i| self.wants_value(leaf.value(i)))
+            || (0..leaf.len()).any(|i| self.wants_value(pager, leaf.value(i)))
     }
 
-    fn wants_value(&self, stored: Stored<'_>) -> bool {
-        matches!(stored, Stored::External(pointer) if self.moves(pointer.page()))
+    fn wants_value(&self, pager: &Pager, stored: Stored<'_>) -> bool {
+        matches!(stored, Stored::External(pointer)
+            if self.moves(pointer.page()) && !pager.shares.is_shared(pointer.address_units))
     }
 
     fn moves(&self, page: u64) -> bool {
@@ -90,10 +91,13 @@ pub(crate) fn rewrite(sink: &mut Sink<'_>, root: Root, rewrite: Rewrite) -> Resu
     merger.close()
 }
 
-/// Whether anything below a node is to be rewritten.
+/// Whether anything below a node is to be rewritten. What other trees share stays where it is: a copy would take more space, not less.
 fn has_work(pager: &Pager, at: NodeRef, rewrite: &Rewrite) -> Result<bool> {
+    if pager.shares.is_shared(at.address_units()) {
+        return Ok(false);
+    }
     match open_root(pager, at)? {
-        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(at, leaf)),
+        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, at, leaf)),
         Node::Inner(_) if rewrite.moves(at.page()) => Ok(true),
         Node::Inner(inner) => {
             for index in 0..inner.len() {
@@ -263,7 +267,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             let (meets, covers) = self.range_over(&child_lower, bound);
             let changed = self.has_change(bound);
             if covers && !changed {
-                walk::kill_child(self.sink, child, inner.level())?;
+                walk::give_up_child(self.sink, child, inner.level())?;
             } else if changed || meets || self.is_rewritten(child, inner.level())? {
                 self.visit(child, &child_lower, bound)?;
             } else {
@@ -284,8 +288,12 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         let Some(rewrite) = &self.rewrite else {
             return Ok(false);
         };
-        match open_child(self.sink.pager(), child, level)? {
-            Node::Leaf(leaf) => Ok(rewrite.wants_leaf(child, leaf)),
+        let pager = self.sink.pager();
+        if pager.shares.is_shared(child.address_units()) {
+            return Ok(false);
+        }
+        match open_child(pager, child, level)? {
+            Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, child, leaf)),
             Node::Inner(_) => Ok(true),
         }
     }
@@ -472,7 +480,9 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         while let Some((key, stored)) = entries.next() {
             match stored {
-                Stored::External(old) if self.rewrite.is_some_and(|r| r.wants_value(stored)) => {
+                Stored::External(old)
+                    if (self.rewrite).is_some_and(|r| r.wants_value(self.sink.pager(), stored)) =>
+                {
                     let pager = self.sink.pager();
                     let moved = self.sink.place_value(pager.value(&old)?)?;
                     self.sink.kill_value(&old);

@@ -33,7 +33,7 @@ use crate::{
 pub(crate) use cursor::TreeCursor;
 pub(crate) use merge::{Change, ChangeStream, KeyRange, Rewrite, merge, rewrite};
 pub(crate) use verify::{TreeCheck, verify_tree};
-pub(crate) use walk::kill_tree;
+pub(crate) use walk::{kill_tree, references};
 
 /// A tree: its root node, null for no keys, and the number of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,14 +1,16 @@
 //! A full check of one tree: checksums, structure, key order, bounds, levels, counts and out-of-line values.
 
+use std::collections::HashMap;
+
 use super::{Node, Root, open_root};
 use crate::{
     Result,
     error::Error,
-    node::{self, NodeRef, Stored},
-    pager::{DATA_FILE, Extent, Pager, value_extent},
+    node::{self, NodeRef, Stored, UNIT_BYTES},
+    pager::{DATA_FILE, Extent, Pager, Share, node_extent, value_extent},
 };
 
-/// What the check of a tree found.
+/// What the check of several trees found.
 #[derive(Debug, Default)]
 pub(crate) struct TreeCheck {
     pub nodes: u64,
@@ -16,6 +18,53 @@ pub(crate) struct TreeCheck {
     pub values_out_of_line: u64,
     /// Space in use, to be compared with the page map.
     pub extents: Vec<Extent>,
+    /// What there should be several references to, by address, and what was found of it.
+    shared: HashMap<u64, Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    expected: Share,
+    found: u32,
+    /// Keys below it, once it was visited.
+    keys: u64,
+}
+
+impl TreeCheck {
+    /// A check of trees that share these nodes and values.
+    pub fn new(shares: HashMap<u64, Share>) -> TreeCheck {
+        let shared = shares.into_iter().map(|(address, expected)| {
+            let shared = Shared {
+                expected,
+                found: 0,
+                keys: 0,
+            };
+            (address, shared)
+        });
+        TreeCheck {
+            shared: shared.collect(),
+            ..TreeCheck::default()
+        }
+    }
+
+    /// Counts a reference. Of something that was visited before: the keys below it.
+    fn revisit(&mut self, address: u64) -> Option<u64> {
+        let shared = self.shared.get_mut(&address)?;
+        shared.found += 1;
+        (shared.found > 1).then_some(shared.keys)
+    }
+
+    /// Says where there are other references than the counts of shared nodes say, once all trees were checked.
+    pub fn wrong_count(&self) -> Option<String> {
+        let wrong = |shared: &Shared| shared.found != shared.expected.more + 1;
+        let (address, shared) = self.shared.iter().find(|(_, shared)| wrong(shared))?;
+        Some(format!(
+            "{DATA_FILE}: {} references are counted to what is at byte {}, the trees have {}",
+            shared.expected.more + 1,
+            address * UNIT_BYTES as u64,
+            shared.found
+        ))
+    }
 }
 
 /// Checks every node below `root`. The first damage found is the error.
@@ -46,17 +95,32 @@ fn verify_node(
     upper: Option<&[u8]>,
     check: &mut TreeCheck,
 ) -> Result<u64> {
+    if let Some(keys) = check.revisit(at.address_units()) {
+        return Ok(keys);
+    }
+    let keys = verify_first(pager, at, level, lower, upper, check)?;
+    if let Some(shared) = check.shared.get_mut(&at.address_units()) {
+        shared.keys = keys;
+    }
+    Ok(keys)
+}
+
+/// A node that was not visited before.
+fn verify_first(
+    pager: &Pager,
+    at: NodeRef,
+    level: u8,
+    lower: &[u8],
+    upper: Option<&[u8]>,
+    check: &mut TreeCheck,
+) -> Result<u64> {
     let bytes = pager.recheck_node(at)?;
     node::validate_deep(bytes).map_err(|e| damaged(at, &e.to_string()))?;
     if node::level(bytes) != level {
         return Err(damaged(at, "a child is on the wrong level"));
     }
     check.nodes += 1;
-    check.extents.push(Extent {
-        page: at.page(),
-        units: at.units(),
-        birth: node::birth(bytes),
-    });
+    check.extents.push(node_extent(at, node::birth(bytes)));
     match open_root(pager, at)? {
         Node::Leaf(leaf) => {
             let mut key = Vec::new();
@@ -67,7 +131,12 @@ fn verify_node(
                 return Err(damaged(at, "a leaf holds keys outside its bounds"));
             }
             for index in 0..leaf.len() {
-                if let Stored::External(pointer) = leaf.value(index) {
+                if let Stored::External(pointer) = leaf.value(index)
+                    && pointer.subtree().is_none()
+                {
+                    if check.revisit(pointer.address_units).is_some() {
+                        continue;
+                    }
                     pager.recheck_value(&pointer)?;
                     check.values_out_of_line += 1;
                     check.extents.push(value_extent(&pointer));

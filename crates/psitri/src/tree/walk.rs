@@ -4,43 +4,86 @@ use super::{Node, open_child, open_root};
 use crate::{
     Result,
     node::{self, Leaf, NodeRef, Stored},
-    pager::Sink,
+    pager::{Pager, Sink},
 };
 
-/// Counts every node and out-of-line value below `root` as dead.
+/// Counts every node and out-of-line value below `root` as dead, but for those that other trees refer to. Call under the lock that orders
+/// tree versions.
 pub(crate) fn kill_tree(sink: &mut Sink<'_>, root: NodeRef) -> Result<()> {
     if root.is_null() {
         return Ok(());
     }
     let node = open_root(sink.pager(), root)?;
-    kill_node(sink, root, node)
+    kill_node(sink, root, node, Others::Spared)
 }
 
-/// Counts a child of a node on level `parent_level`, and all below it, as dead.
-pub(super) fn kill_child(sink: &mut Sink<'_>, at: NodeRef, parent_level: u8) -> Result<()> {
+/// Counts a child of a node on level `parent_level`, and all below it, as given up by the tree that is being merged. What other trees refer
+/// to is sorted out when the merge is published.
+pub(super) fn give_up_child(sink: &mut Sink<'_>, at: NodeRef, parent_level: u8) -> Result<()> {
     let node = open_child(sink.pager(), at, parent_level)?;
-    kill_node(sink, at, node)
+    kill_node(sink, at, node, Others::SortedOutLater)
 }
 
-/// The recursion is as deep as the tree is high: a dozen at most, as a node has two children or more.
-fn kill_node(sink: &mut Sink<'_>, at: NodeRef, node: Node<'_>) -> Result<()> {
+/// What becomes of nodes that other trees refer to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Others {
+    Spared,
+    SortedOutLater,
+}
+
+/// The recursion is as deep as the tree is high: a dozen at most, as a node has two children or more. A node is named before what is below
+/// it.
+fn kill_node(sink: &mut Sink<'_>, at: NodeRef, node: Node<'_>, others: Others) -> Result<()> {
+    if others == Others::Spared && sink.give_up_shared(at.address_units()) {
+        return Ok(());
+    }
     let birth = node::birth(sink.pager().node(at)?);
+    sink.kill_node(at, birth);
     match node {
-        Node::Leaf(leaf) => kill_values(sink, leaf),
+        Node::Leaf(leaf) => kill_values(sink, leaf, others),
         Node::Inner(inner) => {
             for index in 0..inner.len() {
-                kill_child(sink, inner.child(index), inner.level())?;
+                let child = inner.child(index);
+                let node = open_child(sink.pager(), child, inner.level())?;
+                kill_node(sink, child, node, others)?;
             }
         }
     }
-    sink.kill_node(at, birth);
     Ok(())
 }
 
-fn kill_values(sink: &mut Sink<'_>, leaf: Leaf<'_>) {
+fn kill_values(sink: &mut Sink<'_>, leaf: Leaf<'_>, others: Others) {
     for index in 0..leaf.len() {
         if let Stored::External(pointer) = leaf.value(index) {
-            sink.kill_value(&pointer);
+            let spared = others == Others::Spared && sink.give_up_shared(pointer.address_units);
+            if !spared {
+                sink.kill_value(&pointer);
+            }
         }
     }
+}
+
+/// Calls `visit` for everything that a node refers to: the address in units, and whether it is a value.
+pub(crate) fn references(
+    pager: &Pager,
+    at: NodeRef,
+    mut visit: impl FnMut(u64, bool),
+) -> Result<()> {
+    match open_root(pager, at)? {
+        Node::Leaf(leaf) => {
+            for index in 0..leaf.len() {
+                if let Stored::External(pointer) = leaf.value(index)
+                    && pointer.subtree().is_none()
+                {
+                    visit(pointer.address_units, true);
+                }
+            }
+        }
+        Node::Inner(inner) => {
+            for index in 0..inner.len() {
+                visit(inner.child(index).address_units(), false);
+            }
+        }
+    }
+    Ok(())
 }

@@ -12,13 +12,14 @@ use crate::{
     Durability, Result,
     buffer::Kind,
     changes::OwnChanges,
-    engine::RootUpdate,
+    engine::{KeyspaceChanges, RootUpdate},
     keyspace::{Touched, WriterSlot},
     merger::merge_buffer,
     pager::{Changes, Sink, value_extent},
     state::Generation,
     sync::{Arc, Ordering},
     tree::{self, Root},
+    wal::ops::OpsBuilder,
 };
 
 /// Mark of a keyspace whose writer writes to no shared generation.
@@ -38,7 +39,9 @@ impl WriteTxn {
         let slots: Vec<u32> = self.parts.iter().map(|part| part.slot).collect();
         engine.drain(&slots)?;
         self.pin_current()?;
-        let mut ops = std::mem::take(&mut self.parts[0].guard.ops);
+        let first = self.parts.first_mut();
+        let mut ops =
+            first.map_or_else(OpsBuilder::new, |part| std::mem::take(&mut part.guard.ops));
         ops.clear();
         self.private = Some(Box::new(Private {
             generation: Generation::new(NO_GENERATION, &engine.pool)?,
@@ -147,7 +150,7 @@ impl WriteTxn {
     }
 
     /// Merges the private buffer into the private roots.
-    fn merge_private(&mut self) -> Result<()> {
+    pub(super) fn merge_private(&mut self) -> Result<()> {
         let engine = &self.db.engine;
         let birth = self.birth();
         let mut roots: Vec<Root> = Vec::new();
@@ -267,9 +270,10 @@ impl WriteTxn {
                 .changes,
         );
         let result = if checkpointing.is_some() {
-            engine.publish_roots_durably(&mut tree, &mut commits, &updates, changes)
+            let none = KeyspaceChanges::default();
+            engine.publish_roots_durably(&mut tree, &mut commits, &updates, &none, changes)
         } else {
-            engine.publish_roots(&mut tree, &updates, &changes);
+            engine.publish_roots(&mut tree, &updates, &KeyspaceChanges::default(), changes);
             Ok(())
         };
         if result.is_ok() {

@@ -182,6 +182,7 @@ impl WriteTxn {
     ) -> Result<u64> {
         let index = self.part_index(keyspace)?;
         let (mut lo, hi) = key_range(range);
+        self.parts[index].check_no_subtree_in(&lo, hi.as_deref())?;
         let hi = hi.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let mut removed = 0;
         let (mut keys, mut key_ends) = (Vec::new(), Vec::new());

@@ -86,6 +86,9 @@ impl WriteTxn {
         for (key, value) in entries {
             let (key, value) = (key.as_ref(), value.as_ref());
             check_key(key)?;
+            if self.parts[index].has_subtrees {
+                self.parts[index].check_no_subtree(key)?;
+            }
             if value.len() <= VALUE_BUFFERED_BYTES_MAX {
                 run.push(key, Kind::Value, value);
             } else {

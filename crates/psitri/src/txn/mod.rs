@@ -22,6 +22,7 @@ mod ingest;
 mod nested;
 mod read;
 mod run;
+mod structure;
 mod write;
 
 use smallvec::SmallVec;
@@ -44,6 +45,7 @@ use crate::{
 pub(crate) use direct::{DRAIN_POLL, NO_GENERATION};
 pub use extract::Entry;
 pub use nested::NestedTxn;
+pub(crate) use structure::{Committed, Content, NewKeyspace, Structure};
 pub(crate) use write::{check_key, check_value};
 
 /// Values longer than this are written straight to the data file and not to the buffer and the log.
@@ -88,6 +90,8 @@ struct Part {
     generation_merged: u64,
     id: u32,
     slot: u32,
+    /// Keys whose values are subtrees are not to be written to.
+    has_subtrees: bool,
 }
 
 /// A nesting level: where each part's list stood when it began.
@@ -143,7 +147,7 @@ impl WriteTxn {
         for pair in cores.windows(2) {
             if pair[0].id == pair[1].id {
                 return Err(Error::NamedTwice {
-                    name: pair[0].name(),
+                    name: pair[0].title(),
                 });
             }
         }
@@ -171,6 +175,7 @@ impl WriteTxn {
             txn.parts.push(Part {
                 id: core.id,
                 slot: core.slot,
+                has_subtrees: core.has_subtrees.load(Ordering::Relaxed),
                 core: Arc::clone(core),
                 guard,
                 floor: Watermark::default(),
@@ -288,7 +293,7 @@ impl WriteTxn {
             Some(index) => Ok(index),
             None if self.undone.is_some() => self.check_not_undone().map(|()| 0),
             None if core.database != self.db.engine.id => Err(Error::ForeignKeyspace),
-            None => Err(Error::NotInTransaction { name: core.name() }),
+            None => Err(Error::NotInTransaction { name: core.title() }),
         }
     }
 

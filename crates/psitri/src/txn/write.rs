@@ -1,5 +1,7 @@
 //! The operations of a transaction that change something.
 
+use std::ops::Bound;
+
 use super::{Part, VALUE_BUFFERED_BYTES_MAX, WriteTxn};
 use crate::{
     KEY_BYTES_MAX, Keyspace, Result, VALUE_BYTES_MAX,
@@ -32,6 +34,12 @@ pub(crate) fn check_value(value: &[u8]) -> Result<()> {
         });
     }
     Ok(())
+}
+
+fn is_subtree(key: &[u8]) -> Error {
+    Error::IsSubtree {
+        key: key.escape_ascii().to_string(),
+    }
 }
 
 impl WriteTxn {
@@ -155,6 +163,7 @@ impl WriteTxn {
                 return Ok(());
             }
         }
+        self.parts[index].check_no_subtree_in(lo, hi)?;
         // At the commit's CSN a version beats a range, so that later puts stay. Versions written so far are earlier:
         // they become tombstones. What was ingested has none here, so the log cannot tell that it came earlier.
         if let Some(private) = &mut self.private
@@ -187,12 +196,21 @@ impl WriteTxn {
         kind: Kind,
         payload: &[u8],
     ) -> Result<()> {
+        if self.parts[index].has_subtrees {
+            self.parts[index].check_no_subtree(key)?;
+        }
         self.put_version(index, key, kind, payload)?;
         self.wrote((key.len() + payload.len()) as u64)
     }
 
     #[inline]
-    fn put_version(&mut self, index: usize, key: &[u8], kind: Kind, payload: &[u8]) -> Result<()> {
+    pub(super) fn put_version(
+        &mut self,
+        index: usize,
+        key: &[u8],
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<()> {
         let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
         let floor = part.floor;
@@ -212,6 +230,7 @@ impl WriteTxn {
 
     /// Writes a large value to the data file, and its place to the buffer.
     fn put_large(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        self.parts[index].check_no_subtree(key)?;
         let (pointer, births) = self.place_large(value)?;
         if let Err(error) = self.put_version(index, key, Kind::Large, &pointer.encode()) {
             self.db.engine.pager.discard(&births);
@@ -247,6 +266,26 @@ impl WriteTxn {
 }
 
 impl Part {
+    /// An error if the value of a key is a subtree.
+    #[cold]
+    pub(super) fn check_no_subtree(&self, key: &[u8]) -> Result<()> {
+        if self.has_subtrees && self.core.subtrees.lock().contains_key(key) {
+            return Err(is_subtree(key));
+        }
+        Ok(())
+    }
+
+    /// An error if a value in a range is a subtree.
+    pub(super) fn check_no_subtree_in(&self, lo: &[u8], hi: Option<&[u8]>) -> Result<()> {
+        if !self.has_subtrees {
+            return Ok(());
+        }
+        let hi = hi.map_or(Bound::Unbounded, Bound::Excluded);
+        let subtrees = self.core.subtrees.lock();
+        let first = subtrees.range::<[u8], _>((Bound::Included(lo), hi)).next();
+        first.map_or(Ok(()), |(key, _)| Err(is_subtree(key)))
+    }
+
     pub(super) fn writer(&mut self) -> &mut crate::buffer::BufferWriter {
         self.guard
             .buffer

@@ -28,6 +28,7 @@ const DELETE_RANGE: u8 = 4;
 const CREATE_KEYSPACE: u8 = 5;
 const DROP_KEYSPACE: u8 = 6;
 const RENAME_KEYSPACE: u8 = 7;
+const PLACE_SUBTREE: u8 = 8;
 
 /// One logged operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub enum Op<'a> {
     DropKeyspace { id: u32 },
     /// Gives a keyspace another name.
     RenameKeyspace { id: u32, name: &'a [u8] },
+    /// Makes a keyspace the subtree at a key of another one; a new keyspace, if there is none with the id.
+    PlaceSubtree { id: u32, parent: u32, key: &'a [u8] },
 }
 
 /// Collects the operations of a transaction; reused from one to the next.
@@ -200,6 +203,20 @@ impl OpsBuilder {
         self.field(name);
     }
 
+    /// Adds [`Op::PlaceSubtree`].
+    pub fn place_subtree(&mut self, id: u32, parent: u32, key: &[u8]) {
+        self.begin_on_keyspace(PLACE_SUBTREE, id);
+        self.number(u64::from(parent));
+        self.field(key);
+    }
+
+    /// Adds the operations of another list.
+    pub fn append(&mut self, other: &OpsBuilder) {
+        for op in OpsIter::new(other.payload(), other.op_count()) {
+            self.push(op.expect("a list of operations can be read"));
+        }
+    }
+
     /// Adds any operation.
     pub fn push(&mut self, op: Op<'_>) {
         match op {
@@ -218,6 +235,7 @@ impl OpsBuilder {
             Op::CreateKeyspace { id, name } => self.create_keyspace(id, name),
             Op::DropKeyspace { id } => self.drop_keyspace(id),
             Op::RenameKeyspace { id, name } => self.rename_keyspace(id, name),
+            Op::PlaceSubtree { id, parent, key } => self.place_subtree(id, parent, key),
         }
     }
 
@@ -362,9 +380,14 @@ impl<'a> OpsIter<'a> {
         if tag & !KIND_MASK & !allowed != 0 {
             return Err(self.error("unknown flag of an operation"));
         }
-        if matches!(kind, CREATE_KEYSPACE | DROP_KEYSPACE | RENAME_KEYSPACE) {
+        if (CREATE_KEYSPACE..=PLACE_SUBTREE).contains(&kind) {
             let id = self.id()?;
             return Ok(match kind {
+                PLACE_SUBTREE => Op::PlaceSubtree {
+                    id,
+                    parent: self.id()?,
+                    key: self.field(KEY_BYTES_MAX)?,
+                },
                 CREATE_KEYSPACE => Op::CreateKeyspace {
                     id,
                     name: self.field(KEY_BYTES_MAX)?,
