@@ -1,10 +1,10 @@
 //! Story: trees that share their nodes. Keyspaces and subtrees are cloned, saved in snapshots, changed, moved and deleted in any order, with
-//! reopenings in between, beside maps that are copied for real. Content, counts of shared nodes and the page map have to agree at every step;
+//! reopenings and backups in between, beside maps that are copied for real. Content, counts of shared nodes and the page map have to agree at every step;
 //! in the end, when everything is dropped, no page may be left over.
 //!
 //! `PSITRI_SEED` replays one run.
-use psitri::{Database, Error, Keyspace, Options, Snapshot};
-use std::collections::BTreeMap;
+use psitri::{BackupOptions, Database, Error, Keyspace, Options, Snapshot};
+use std::{collections::BTreeMap, path::PathBuf};
 
 mod common;
 use common::Random;
@@ -246,6 +246,7 @@ fn run(seed: u64, steps: usize) {
     let mut db = open();
     let mut world = World::new();
     let mut saved: BTreeMap<String, World> = BTreeMap::new();
+    let mut chain: Vec<PathBuf> = Vec::new();
     for step in 0..steps {
         let context = format!("seed {seed}, step {step}");
         let action = random.below(16);
@@ -364,6 +365,16 @@ fn run(seed: u64, steps: usize) {
                     drop(db);
                 }
                 db = open();
+            }
+            13 if step % 3 == 0 => {
+                let backup = dir.path().join(format!("backup {step}"));
+                let options = BackupOptions::new().since(&chain);
+                db.backup_with(&backup, options).unwrap();
+                chain.push(backup);
+                let target = dir.path().join(format!("restored {step}"));
+                Database::restore(&chain, &target).unwrap();
+                let restored = small().open(&target).unwrap();
+                assert_same(&read_world(&restored.snapshot()), &world, &context);
             }
             _ => {
                 let path = any(&mut random);

@@ -8,8 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{BackupInfo, BackupKind, NAMES, PUT, REMOVED, manifest};
-use crate::{Cursor, Entry, Keyspace, Options, Result, Snapshot, error::Error};
+use super::{
+    BackupInfo, BackupKind, NAMES, PUT, REMOVED, manifest,
+    place::{self, Values},
+};
+use crate::{Entry, Keyspace, Options, Result, Snapshot, error::Error};
 
 /// A full backup and the incremental ones after it.
 pub struct Chain {
@@ -21,7 +24,7 @@ struct Link {
     /// Of the backup's own database, which it keeps open.
     snapshot: Snapshot,
     /// The backup's keyspace for each one of the database (3).
-    keyspaces: HashMap<String, Keyspace>,
+    keyspaces: HashMap<place::Path, Keyspace>,
 }
 
 impl Chain {
@@ -59,7 +62,7 @@ impl Chain {
     }
 
     /// Keyspaces of the database when the newest backup was made.
-    pub fn names(&self) -> Vec<String> {
+    pub fn paths(&self) -> Vec<place::Path> {
         let newest = self.links.last();
         let mut names: Vec<_> =
             newest.map_or(Vec::new(), |l| l.keyspaces.keys().cloned().collect());
@@ -68,14 +71,14 @@ impl Chain {
     }
 
     /// What a keyspace had when the newest backup was made (3).
-    pub fn entries(&self, name: &str) -> Result<Layered<'_>> {
+    pub fn entries(&self, path: &place::Path) -> Result<Layered<'_>> {
         let mut layers = Vec::new();
         for link in self.links.iter().rev() {
-            let Some(keyspace) = link.keyspaces.get(name) else {
+            let Some(keyspace) = link.keyspaces.get(path) else {
                 break;
             };
-            let mut cursor = link.snapshot.cursor(keyspace)?;
-            let found = cursor.seek_first()?;
+            let mut cursor = Values::of(&link.snapshot, keyspace)?;
+            let found = cursor.first()?;
             layers.push(Layer {
                 cursor,
                 found,
@@ -92,28 +95,25 @@ impl Link {
         let snapshot = db.snapshot();
         let mut keyspaces = HashMap::new();
         if info.kind == BackupKind::Full {
-            for name in db.keyspaces() {
-                let keyspace = db.open_keyspace(&name)?;
-                keyspaces.insert(name, keyspace);
-            }
+            keyspaces.extend(place::all_of(&db.core.engine.keyspaces.read()));
         } else {
             let names = db.open_keyspace(NAMES)?;
             let mut cursor = snapshot.cursor(&names)?;
             let mut found = cursor.seek_first()?;
             while found {
                 let number = cursor.key().try_into().map(u32::from_be_bytes);
-                let name = std::str::from_utf8(cursor.value());
-                let (Ok(number), Ok(name)) = (number, name) else {
+                let (Ok(number), Some(of)) = (number, place::Path::decode(cursor.value())) else {
                     return Err(Error::Backup {
                         path: path.to_owned(),
                         what: "its list of keyspaces cannot be read".to_owned(),
                     });
                 };
                 let keyspace = db.open_keyspace(&number.to_string())?;
-                if keyspaces.insert(name.to_owned(), keyspace).is_some() {
+                let title = of.title();
+                if keyspaces.insert(of, keyspace).is_some() {
                     return Err(Error::Backup {
                         path: path.to_owned(),
-                        what: format!("it has two keyspaces called {name:?}"),
+                        what: format!("it has two keyspaces called {title}"),
                     });
                 }
                 found = cursor.next()?;
@@ -129,7 +129,7 @@ impl Link {
 
 /// One backup's part of a keyspace.
 struct Layer<'c> {
-    cursor: Cursor<'c>,
+    cursor: Values<'c>,
     found: bool,
     is_tagged: bool,
 }

@@ -2,8 +2,9 @@
 //!
 //! A backup is a directory with a database and a manifest. The database of a *full* backup has the keyspaces and entries of one snapshot, and
 //! can be opened like any other. That of an *incremental* one has what differs from its base: under the number of each keyspace the keys that
-//! were put or removed, and in the keyspace [`NAMES`] which number stands for which name. Reading is by entry and not by page, so that every
-//! node is checked on the way, and the copy is packed.
+//! were put or removed, and in the keyspace [`NAMES`] which number stands for which keyspace or subtree. Reading is by entry and not by page,
+//! so that every node is checked on the way, and the copy is packed. What clones share is in the copy once for each; saved snapshots are not
+//! copied.
 //!
 //! # Invariants
 //! (1) The manifest is written last, by renaming, when everything else is durable and was verified: without one a directory is no backup.
@@ -19,8 +20,10 @@
 
 mod chain;
 mod manifest;
+mod place;
 
 use std::{
+    collections::HashMap,
     fs,
     hash::{BuildHasher, RandomState},
     io,
@@ -28,13 +31,13 @@ use std::{
 };
 
 use crate::{
-    Cursor, Database, Entry, Keyspace, Options, Result, Snapshot, error::Error,
-    storage::StorageError, sync::Arc,
+    Database, Entry, Keyspace, Options, Result, Snapshot, error::Error, storage::StorageError,
 };
 
 use chain::{Chain, Layered};
+use place::Values;
 
-/// Keyspace of an incremental backup: number, as a big-endian u32, to name.
+/// Keyspace of an incremental backup: number, as a big-endian u32, to where the keyspace is.
 const NAMES: &str = "names";
 /// First byte of a value in an incremental backup.
 const REMOVED: u8 = 0;
@@ -169,8 +172,11 @@ impl Database {
         };
         let kind = match chain.newest() {
             None => {
-                for (name, keyspace) in &keyspaces {
-                    job.copy_whole(&snapshot, name, keyspace)?;
+                let mut made = HashMap::new();
+                for (path, keyspace) in &keyspaces {
+                    let copy = path.create(&target, &made)?;
+                    job.copy_whole(&snapshot, keyspace, &copy)?;
+                    made.insert(path.clone(), copy);
                 }
                 BackupKind::Full
             }
@@ -198,17 +204,11 @@ impl Database {
     }
 
     /// A snapshot, and what its keyspaces are called: names change at any time.
-    fn snapshot_with_names(&self) -> (Snapshot, Vec<(String, Keyspace)>) {
+    fn snapshot_with_names(&self) -> (Snapshot, Vec<(place::Path, Keyspace)>) {
         // Whoever creates, renames or drops a keyspace holds this lock from the beginning to the end.
         let names = self.core.engine.keyspaces.read();
         let snapshot = self.snapshot();
-        let named = names.by_name.iter().map(|(name, core)| {
-            let core = Arc::clone(core);
-            (name.clone(), Keyspace { core })
-        });
-        let mut keyspaces: Vec<_> = named.collect();
-        keyspaces.sort_by(|(a, _), (b, _)| a.cmp(b));
-        (snapshot, keyspaces)
+        (snapshot, place::all_of(&names))
     }
 
     /// Reads what is known about the backup in a directory.
@@ -260,9 +260,10 @@ impl Database {
         staging.push(STAGING_SUFFIX);
         let staging = PathBuf::from(staging);
         let target = create_target(&staging)?;
-        for name in chain.names() {
-            let keyspace = target.create_keyspace(&name)?;
-            let mut source = chain.entries(&name)?;
+        let mut made = HashMap::new();
+        for path in chain.paths() {
+            let keyspace = path.create(&target, &made)?;
+            let mut source = chain.entries(&path)?;
             let mut failure = None;
             let entries = std::iter::from_fn(|| {
                 let next = source.next().transpose()?;
@@ -272,6 +273,7 @@ impl Database {
             if let Some(error) = failure {
                 return Err(error);
             }
+            made.insert(path, keyspace);
         }
         target.checkpoint()?;
         target.close()?;
@@ -348,10 +350,14 @@ impl Job<'_, '_> {
         }
     }
 
-    fn copy_whole(&mut self, snapshot: &Snapshot, name: &str, keyspace: &Keyspace) -> Result<()> {
-        let target = self.target.create_keyspace(name)?;
-        let mut cursor = snapshot.cursor(keyspace)?;
-        let (mut found, mut failure) = (cursor.seek_first(), None);
+    fn copy_whole(
+        &mut self,
+        snapshot: &Snapshot,
+        keyspace: &Keyspace,
+        target: &Keyspace,
+    ) -> Result<()> {
+        let mut cursor = Values::of(snapshot, keyspace)?;
+        let (mut found, mut failure) = (cursor.first(), None);
         let database = self.target;
         let entries = std::iter::from_fn(|| match found {
             Ok(true) => {
@@ -366,7 +372,7 @@ impl Job<'_, '_> {
                 None
             }
         });
-        let written = ingest(database, &target, entries)?;
+        let written = ingest(database, target, entries)?;
         self.written += written;
         self.report();
         failure.map_or(Ok(()), Err)
@@ -375,21 +381,21 @@ impl Job<'_, '_> {
     fn copy_differences(
         &mut self,
         snapshot: &Snapshot,
-        keyspaces: &[(String, Keyspace)],
+        keyspaces: &[(place::Path, Keyspace)],
         chain: &Chain,
     ) -> Result<()> {
         let database = self.target;
         let names = database.create_keyspace(NAMES)?;
-        for (number, (name, keyspace)) in keyspaces.iter().enumerate() {
+        for (number, (path, keyspace)) in keyspaces.iter().enumerate() {
             let mut txn = database.begin(&[&names])?;
             let number = number as u32;
-            txn.insert(&names, &number.to_be_bytes(), name.as_bytes())?;
+            txn.insert(&names, &number.to_be_bytes(), &path.encode())?;
             txn.commit()?;
             let target = database.create_keyspace(&number.to_string())?;
-            let mut now = snapshot.cursor(keyspace)?;
-            let mut then = chain.entries(name)?;
+            let mut now = Values::of(snapshot, keyspace)?;
+            let mut then = chain.entries(path)?;
             let mut differences = Differences {
-                found: now.seek_first()?,
+                found: now.first()?,
                 now: &mut now,
                 old: then.next()?,
                 then: &mut then,
@@ -412,7 +418,7 @@ impl Job<'_, '_> {
 
 /// What differs between a keyspace and an older state of it.
 struct Differences<'d, 's, 'c> {
-    now: &'d mut Cursor<'s>,
+    now: &'d mut Values<'s>,
     found: bool,
     then: &'d mut Layered<'c>,
     old: Option<Entry>,
