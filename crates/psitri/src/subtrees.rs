@@ -282,7 +282,7 @@ impl Database {
             let now = family();
             let ids = |family: &Option<Vec<Arc<KeyspaceCore>>>| {
                 let ids = |family: &Vec<Arc<KeyspaceCore>>| family.iter().map(|c| c.id).collect();
-                family.as_ref().map(ids).unwrap_or_else(Vec::new)
+                family.as_ref().map(ids).unwrap_or_default()
             };
             if ids(&now) == ids(&seen) {
                 let txn = begun?;
