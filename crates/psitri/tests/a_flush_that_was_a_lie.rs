@@ -36,7 +36,7 @@ fn story(seed: u64) -> Told {
     if random.one_in(4) {
         db.checkpoint().unwrap();
     }
-    if !storage.has_lied() {
+    if !storage.lied_about().is_some() {
         return Told::Nothing;
     }
     storage.crash_now();
