@@ -31,8 +31,8 @@ enum Owner {
 pub(super) trait StoreWatch: Send + Sync {
     /// How many bytes of a store of `len` bytes are to be there when `stored_a_part` is called.
     fn part_of(&self, len: usize) -> usize;
-    /// In the middle of a store.
-    fn stored_a_part(&self);
+    /// In the middle of a store to `offset` in the mapping.
+    fn stored_a_part(&self, offset: u64);
 }
 
 /// A mapping of a real file, unmapped on drop.
@@ -349,7 +349,7 @@ impl WriteMap {
                 let to = self.base.as_ptr().add(start);
                 std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
             }
-            watch.stored_a_part();
+            watch.stored_a_part(offset);
             (start, bytes) = (start + part.len(), rest);
         }
         // SAFETY: inside the mapping (asserted; invariant 1); `bytes` is a Rust slice and so does not overlap a range that only

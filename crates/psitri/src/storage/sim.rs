@@ -76,6 +76,8 @@ struct State {
     crashed: Option<Capture>,
     captures: CapturePlan,
     note: [u64; 4],
+    /// Of the write or store under way.
+    offset: u64,
     capacity_bytes: Option<u64>,
     early_write_back: bool,
     /// One in so many calls is interrupted, and one in so many transfers short. Draws of their own: they change nothing else.
@@ -128,6 +130,7 @@ impl SimStorage {
             crashed: None,
             captures: CapturePlan::default(),
             note: [0; 4],
+            offset: 0,
             capacity_bytes: None,
             early_write_back: true,
             rough_one_in: Some(ROUGH_ONE_IN),
@@ -301,6 +304,7 @@ impl State {
             call: self.calls,
             kind,
             file: file.to_owned(),
+            offset: self.offset,
             thread: thread.name().unwrap_or_default().to_owned(),
             note: self.note,
         };

@@ -12,6 +12,8 @@ pub struct CrashPoint {
     pub kind: CallKind,
     /// The file.
     pub file: String,
+    /// Where in the file, if it is a write or a store.
+    pub offset: u64,
     /// Name of the thread; empty if it has none.
     pub thread: String,
     /// What the test had noted, see [`SimStorage::set_note`].

@@ -65,6 +65,7 @@ impl SimFile {
         state.interrupt()?;
         let wanted = state.transfer_bytes(bytes.len());
         let room = state.room_for(self.inode, offset, wanted);
+        state.offset = offset;
         let done = state.enter(CallKind::Write, &self.name);
         if state.crashed.is_some() {
             return done.map(|()| 0);
@@ -206,6 +207,7 @@ impl StorageFile for SimFile {
             state: Arc::clone(&self.state),
             name: self.name.clone(),
             inode: self.inode,
+            offset,
         };
         Ok(WriteMap::of_image(
             &self.image,
@@ -222,6 +224,8 @@ struct Stores {
     state: Arc<Mutex<State>>,
     name: String,
     inode: u64,
+    /// Where the mapping begins.
+    offset: u64,
 }
 
 impl StoreWatch for Stores {
@@ -234,9 +238,10 @@ impl StoreWatch for Stores {
         }
     }
 
-    fn stored_a_part(&self) {
+    fn stored_a_part(&self, offset: u64) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        state.offset = self.offset + offset;
         // A store cannot fail, and what comes after the crash is in nobody's disk.
         if state.enter(CallKind::Store, &self.name).is_err() {
             return;
