@@ -21,16 +21,14 @@ pub(super) struct Tentative {
 }
 
 impl Tentative {
-    /// Keyspaces whose locks its commit takes.
+    /// Keyspaces whose locks its commit takes: what was read counts in one isolation only.
     fn tables(&self) -> Vec<usize> {
-        let read = self.keys.iter().map(|(table, _)| *table);
-        let scanned = self.ranges.iter().map(|(table, ..)| *table);
-        self.changes
-            .keys()
-            .copied()
-            .chain(read)
-            .chain(scanned)
-            .collect()
+        let mut tables: Vec<usize> = self.changes.keys().copied().collect();
+        if self.isolation == Isolation::Serializable {
+            tables.extend(self.keys.iter().map(|(table, _)| *table));
+            tables.extend(self.ranges.iter().map(|(table, ..)| *table));
+        }
+        tables
     }
 }
 
@@ -169,7 +167,12 @@ impl World {
         let may_commit = tentative.changes.is_empty() || (written_same && read_same);
         match tentative.txn.commit_with(durability) {
             Ok(()) => {
-                assert!(may_commit, "committed although something had changed");
+                assert!(
+                    may_commit,
+                    "committed although something had changed: {written_same} {read_same} {:?} {:?} {:?}",
+                    tentative.isolation, tentative.step, 
+                    tentative.changes.iter().map(|(t, o)| (*t, o.iter().filter(|(k, _)| !is_same(*t, k)).map(|(k, v)| (k.clone(), *v, self.oracle.tables[*t].value_at(k, tentative.step), self.oracle.tables[*t].now.get(k))).collect::<Vec<_>>())).collect::<Vec<_>>()
+                );
                 self.oracle.commit(&tentative.changes);
             }
             Err(Error::Conflict { .. }) => assert!(!may_commit, "a conflict without a cause"),
