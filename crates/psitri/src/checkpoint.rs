@@ -121,7 +121,8 @@ impl Engine {
     }
 
     /// Publishes the roots of a transaction that is not in the log, durable before anybody sees them. The caller holds
-    /// `checkpointing` too. On an error nothing is published, and what the transaction wrote is given back.
+    /// `checkpointing` too. On an error nothing is published, and what the transaction wrote is given back. If the superblock may be on the
+    /// disk all the same, the transaction may be there after the next opening: the engine is poisoned, as after a failed flush.
     pub fn publish_roots_durably(
         &self,
         tree: &mut MutexGuard<'_, TreeState>,
@@ -158,6 +159,9 @@ impl Engine {
         let prepared = match result {
             Ok(prepared) => prepared,
             Err(error) => {
+                if self.pager.is_doubtful(version) {
+                    self.poison(&error);
+                }
                 self.pager.unpublish(version, &changes);
                 // The superblock may be on disk for all we know: no other tree may have its version, nor die with what
                 // was written for it.

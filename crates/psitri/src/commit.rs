@@ -4,7 +4,8 @@
 //! That is a copy into mapped memory and one store, unless it must wait for the disk.
 //!
 //! # Invariants
-//! (1) Numbers are given and records appended under the commit lock: the log is in CSN order.
+//! (1) Numbers are given and records appended under the commit lock: the log is in CSN order. There are no gaps: a number that
+//!     has no record is that of a transaction whose checkpoint was durable before the next number was given. Recovery relies on it.
 //! (2) A commit becomes visible after all its versions are stamped, and not before every earlier commit is visible.
 //! (3) A commit that waits for the disk becomes visible when the log is durable up to its end; commits after it wait too.
 //! (4) Values that commits wrote straight to the data file are flushed by the log before the record that refers to them

@@ -5,8 +5,9 @@
 //! (2) Replay puts records back into the write buffer; nothing it reads is removed before a checkpoint covers it, so a
 //!     crash during recovery is just another crash.
 //! (3) Operations of a keyspace up to its merged CSN are in its tree and are skipped.
-//! (4) The log ends before the first record that refers to a value which is not in the data file. If the log was durable
-//!     beyond it that is damage.
+//! (4) The log ends before the first record that refers to a value which is not in the data file, and before the first that follows
+//!     a commit which is neither in the log nor covered by the superblock: numbers have no gaps, and what is not in the log is in a
+//!     checkpoint that was durable before the next number was given. If the log was durable beyond that point it is damage.
 //! (5) What was read but is not proven to be durable is written again and flushed before the log goes on: the process that
 //!     wrote it may have been killed before its flush, or after one that failed, and then the system may call pages clean
 //!     that never reached the disk.
@@ -135,7 +136,7 @@ pub(crate) fn open(
         superblock.wal_durable_lsn,
         |record| {
             let failed = |error| WalError::Visitor(Box::new(error));
-            lost = recovery.missing_value(&pager, &record).map_err(failed)?;
+            lost = recovery.missing(&pager, &record).map_err(failed)?;
             if lost.is_some() {
                 return Ok(false);
             }
@@ -146,7 +147,7 @@ pub(crate) fn open(
         },
     );
     let end = match (replayed, lost) {
-        // (4): the log was durable beyond the record, so the value was too.
+        // (4): the log was durable beyond the record, so what is missing was too.
         (Err(WalError::Corrupted { .. }), Some(damage)) => return Err(damage),
         (replayed, _) => replayed?,
     };
@@ -360,8 +361,15 @@ impl Recovery {
         Ok(())
     }
 
-    /// (4): the first value of a record that is not there. It need not be if the record was not durable.
-    fn missing_value(&self, pager: &Pager, record: &wal::Record<'_>) -> Result<Option<Error>> {
+    /// (4): what a record needs that is not there. It need not be if the record was not durable.
+    fn missing(&self, pager: &Pager, record: &wal::Record<'_>) -> Result<Option<Error>> {
+        if record.csn > self.csn + 1 {
+            let what = format!(
+                "commit {} is neither in the log nor in the newest checkpoint; the disk lost a checkpoint that it had confirmed",
+                self.csn + 1
+            );
+            return Ok(Some(Error::corrupted("log", record.lsn, what)));
+        }
         for op in OpsIter::new(record.payload, record.op_count) {
             let op = op.map_err(|e| Error::corrupted("log", record.lsn, e.what))?;
             if let Op::PutLarge {

@@ -1,16 +1,27 @@
-//! Story: a client works on a database over several keyspaces, in all durability modes, with large values, range deletes,
-//! direct and spilled transactions, keyspaces that come, go and change their names, merges and checkpoints. The power fails, or
-//! the process ends, at any call that changes the disk: of commits, merges, checkpoints, recycled log segments, and of the
-//! recovery from the crash before. What comes back is exactly a state that the client had committed, complete up to what was
-//! acknowledged as durable (after the end of a process: as committed), `verify` finds nothing, and the work goes on.
+//! Story: a client works on a database over several keyspaces, with every feature, in all durability modes: transactions, nested, direct and
+//! spilled ones, optimistic ones and batches, range deletes, bulk loads, large values, pops and swaps, snapshots that are held, backups,
+//! keyspaces that come, go and change their names, merges, checkpoints, compaction, closings and reopenings. The power fails, or
+//! the process ends, at any call that changes the disk, and in the middle of stores to mapped files: in commits, merges, checkpoints, recycled
+//! log segments, compaction, and in the recovery from the crash before, three deep. What comes back is exactly a state that the client had
+//! committed, complete up to what was acknowledged as durable (after the end of a process: as committed), `verify` finds nothing, and
+//! the work goes on.
 //!
-//! `PSITRI_SEED` replays one story; `PSITRI_CRASH_POINTS` sets how many crashes are tried at least, `PSITRI_CRASH_SECONDS` for how long at
-//! least.
+//! A story has rounds that end in a crash. Within a round the disk of every so many calls is kept, and looked at while the round goes on.
+//!
+//! `PSITRI_SEED` replays one story, but for the timing of background threads; `PSITRI_CRASH_POINTS` sets how many crashes are tried at least,
+//! `PSITRI_CRASH_SECONDS` for how long at least. A long run:
+//!
+//! ```text
+//! PSITRI_CRASH_SECONDS=1800 cargo test -p psitri --test crash_leaves_a_prefix -- --nocapture
+//! ```
+//!
+//! The number of crash points is printed, by what was interrupted.
 #[path = "common/crash_world.rs"]
 mod crash_world;
 
 use crash_world::{
-    Client, Oracle, Outcome, Random, open_and_check, parameter, small_options, small_options_with,
+    CLIENT_THREAD, Client, CrashPoints, Oracle, Outcome, Random, open_and_check, open_and_explore,
+    parameter, small_options, small_options_with,
 };
 use psitri::{Durability, storage::sim::SimStorage};
 use std::{
@@ -22,42 +33,58 @@ use std::{
 };
 
 const ROUNDS: u64 = 8;
+/// How many there are at least by default.
+const CRASH_POINTS: u64 = 4_000;
 /// Stories told at a time: they wait for timers and background threads more than they compute.
 const STORIES_AT_ONCE: u64 = 6;
 
-/// Returns how many crashes hit a call (and not the time after the last one).
-fn story(seed: u64) -> u64 {
+/// Crash points of a round are looked at between the client's steps; so many are kept for that.
+const KEPT_MAX: usize = 3;
+
+fn story(seed: u64, points: &CrashPoints) {
     let mut random = Random(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
     let mut oracle = Oracle::new();
     let mut storage = SimStorage::new(seed);
-    let mut crashes = 0;
     let mut reapers = Vec::new();
     for round in 0..ROUNDS {
         let context = format!("seed {seed}, round {round}");
         // Early: in recovery. Late: in commits, merges, checkpoints.
-        let calls = [25, 120, 600][random.below(3) as usize];
+        let calls = [25, 200, 1200][random.below(3) as usize];
         storage.crash_at_call(1 + random.below(calls));
-        let durability = [Durability::None, Durability::Async, Durability::Sync];
-        let durability = durability[random.below(3) as usize];
+        let every = [3, 17, 61, 149][random.below(4) as usize];
+        storage.capture_every(every, KEPT_MAX);
+        CrashPoints::note_opening(&storage, &oracle);
+        let durability = [
+            Durability::None,
+            Durability::Async,
+            Durability::Sync,
+            Durability::WriteThrough,
+        ];
+        let durability = durability[random.below(4) as usize];
         let options = small_options_with(&mut random, durability);
-        if let Some(db) = open_and_check(&storage, options, &mut oracle, &context) {
+        let mut explorer = Random(random.next());
+        let opened = open_and_explore(&storage, options.clone(), &mut oracle, &context, |oracle| {
+            points.explore(&storage, oracle, &mut explorer, &context)
+        });
+        if let Some(db) = opened {
             let steps = 20 + random.below(120);
-            let mut client = Client::new(db.clone(), &storage, &mut oracle, &mut random);
+            let mut client = Client::new(db, &storage, &mut oracle, &mut random);
             client.durability = durability;
-            let done = client.work(steps) == Outcome::Done;
+            client.reopen_with = Some(options);
+            client.explores = Some((points, context.clone()));
+            let (outcome, db) = client.work_and_return(steps);
+            let done = outcome == Outcome::Done;
             // Some end well before the power fails: then everything is durable.
             if done && random.one_in(3) && db.clone().close().is_ok() && !storage.is_crashed() {
                 oracle.flushed("close");
             }
-            if done && !storage.is_crashed() {
-                storage.crash_now();
-            } else {
-                crashes += 1;
-            }
             // The dead process: its closing must do no harm.
+            storage.crash_now();
             reapers.push(std::thread::spawn(move || drop(db)));
-        } else {
-            crashes += 1;
+        }
+        let point = storage.crash_point().expect("it has crashed");
+        if point.file != "none" {
+            points.count(&point, 1);
         }
         let process_crash = random.one_in(3);
         oracle.complete &= process_crash;
@@ -82,42 +109,52 @@ fn story(seed: u64) -> u64 {
     for reaper in reapers {
         reaper.join().expect("closing a crashed database");
     }
-    crashes
 }
 
 #[test]
 fn any_crash_leaves_a_prefix_of_the_commits() {
-    if let Some(seed) = parameter("PSITRI_SEED") {
-        story(seed);
-        return;
-    }
-    let wanted = parameter("PSITRI_CRASH_POINTS").unwrap_or(2_000);
+    let points = CrashPoints::default();
+    let one = parameter("PSITRI_SEED");
+    let wanted = parameter("PSITRI_CRASH_POINTS").unwrap_or(CRASH_POINTS);
     let seconds = parameter("PSITRI_CRASH_SECONDS").unwrap_or(0);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let (crashes, seed_next) = (AtomicU64::new(0), AtomicU64::new(0));
+    let seed_next = AtomicU64::new(one.unwrap_or(0));
     let failed = Mutex::new(None);
+    let tell_stories = || {
+        while (points.total() < wanted || Instant::now() < end) && failed.lock().unwrap().is_none()
+        {
+            let seed = seed_next.fetch_add(1, Ordering::Relaxed);
+            if one.is_some_and(|one| seed > one) {
+                break;
+            }
+            let told = std::panic::AssertUnwindSafe(|| story(seed, &points));
+            if let Err(panic) = std::panic::catch_unwind(told) {
+                eprintln!("seed {seed} failed: PSITRI_SEED={seed} replays it");
+                *failed.lock().unwrap() = Some(panic);
+            }
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..STORIES_AT_ONCE {
-            scope.spawn(|| {
-                while (crashes.load(Ordering::Relaxed) < wanted || Instant::now() < end)
-                    && failed.lock().unwrap().is_none()
-                {
-                    let seed = seed_next.fetch_add(1, Ordering::Relaxed);
-                    match std::panic::catch_unwind(|| story(seed)) {
-                        Ok(count) => drop(crashes.fetch_add(count, Ordering::Relaxed)),
-                        Err(panic) => {
-                            eprintln!("seed {seed} failed: PSITRI_SEED={seed} replays it");
-                            *failed.lock().unwrap() = Some(panic);
-                        }
-                    }
-                }
-            });
+            let client = std::thread::Builder::new().name(CLIENT_THREAD.to_owned());
+            client.spawn_scoped(scope, tell_stories).expect("a thread");
         }
     });
     if let Some(panic) = failed.into_inner().unwrap() {
         std::panic::resume_unwind(panic);
     }
-    let (crashes, stories) = (crashes.into_inner(), seed_next.into_inner());
-    assert!(crashes >= wanted);
-    println!("{crashes} crashes in {stories} stories");
+    let total = points.total();
+    let stories = seed_next.into_inner() - one.unwrap_or(0);
+    println!(
+        "{}{total} crash points in {stories} stories",
+        points.table()
+    );
+    if one.is_none() {
+        assert!(total >= wanted);
+        let missed = points.missed();
+        assert!(
+            wanted < CRASH_POINTS || missed.is_empty(),
+            "never interrupted: {missed:?}"
+        );
+    }
 }

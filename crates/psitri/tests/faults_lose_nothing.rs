@@ -341,3 +341,62 @@ fn a_full_disk_fails_the_transaction_and_passes() {
         "{stats:?}"
     );
 }
+
+/// A transaction that is in no log fails for want of space, wherever it meets that. The number that it would have had is not missed by
+/// the commits after it.
+#[test]
+fn a_spilled_commit_without_space_takes_no_later_commit_with_it() {
+    let (mut failed, mut refused) = (0, 0);
+    for kind in [CallKind::Write, CallKind::Allocate] {
+        // The first calls write the values, the last few the superblock: these one by one.
+        let (mut nth, mut step) = (1, 20);
+        loop {
+            let storage = SimStorage::new(nth);
+            storage.set_rough_transfers(None);
+            let db = Database::open_on(Arc::new(storage.clone()), quiet_options()).unwrap();
+            let ks = db.create_keyspace("k").unwrap();
+            let_settle();
+            storage.inject(Fault::nth(kind, nth, FaultError::OutOfSpace));
+            let large = db.begin_direct(&[&ks]).and_then(|mut txn| {
+                for key in 0..100u8 {
+                    txn.upsert(&ks, &[b'l', key], &[key; 6000])?;
+                }
+                txn.commit()
+            });
+            if large.is_ok() && step == 1 {
+                break;
+            }
+            if large.is_ok() {
+                (nth, step) = (nth.saturating_sub(step) + 1, 1);
+                continue;
+            }
+            failed += 1;
+            storage.clear_faults();
+            let after = db.begin(&[&ks]).and_then(|mut txn| {
+                txn.upsert(&ks, b"after", b"1")?;
+                txn.commit_with(Durability::Sync)
+            });
+            storage.crash_now();
+            let next = if nth % 2 == 0 {
+                storage.crash(nth)
+            } else {
+                storage.process_crash(nth)
+            };
+            drop(db);
+            let db = Database::open_on(Arc::new(next), quiet_options()).unwrap();
+            let ks = db.open_keyspace("k").unwrap();
+            let count = db.snapshot().count(&ks, ..).unwrap();
+            match after {
+                Ok(()) => assert_eq!(count, 1, "{kind:?} {nth}"),
+                // In doubt: it is there as a whole, or not.
+                Err(Error::Poisoned { .. }) => {
+                    refused += 1;
+                    assert!(count == 0 || count == 100, "{kind:?} {nth}: {count}");
+                }
+                Err(other) => panic!("{kind:?} {nth}: {other}"),
+            }
+            nth += step;
+        }
+    }
+    assert!(failed > refused && refused > 0, "{failed}, {refused}");
+}

@@ -6,33 +6,39 @@
 //! not before the last one that was acknowledged. What the system would have written of mapped files by then is up to the system:
 //! that is what the simulated disk of the tests cannot show.
 //!
-//! Needs root, loop devices, and the tools of ext4 and XFS. Where they are missing it says so, and succeeds.
+//! Needs root, loop devices, and the tools of ext4 and XFS. Where they are missing it says so, and succeeds. An interrupt (Ctrl-C) ends it after the
+//! cycle under way, with a report and nothing left behind. After a failure the image is kept, and named.
 mod model;
+mod mount;
 mod worker;
 
+use crate::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use model::Model;
+use mount::Mount;
 use psitri::{Durability, Options};
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, IsTerminal},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-/// XFS does not make smaller ones.
-const IMAGE_BYTES: u64 = 320 << 20;
 /// How long a worker runs before the lights go out.
 const RUN_MS: std::ops::Range<u64> = 20..250;
 /// A database is begun anew after so many cycles, so that beginnings are cut off too.
 const CYCLES_OF_A_DATABASE: u64 = 20;
+/// How often a run that nobody watches says how far it is.
+const CYCLES_OF_A_LINE: u64 = 100;
 
 /// Arguments of `power-loss`.
 #[derive(Args, Clone, Debug)]
@@ -87,32 +93,60 @@ impl PowerLossConfig {
             let durability = self.durability.first().context("a durability")?;
             return worker::run(database, durability_of(durability)?, self.seed);
         }
+        for durability in &self.durability {
+            durability_of(durability)?;
+        }
         if let Some(missing) = self.missing() {
             println!("skipped: {missing}");
             return Ok(true);
+        }
+        mount::enter_own_namespace();
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in signal_hook::consts::TERM_SIGNALS {
+            signal_hook::flag::register(*signal, Arc::clone(&interrupted))?;
         }
         let directory = match &self.dir {
             Some(parent) => tempfile::tempdir_in(parent)?,
             None => tempfile::tempdir()?,
         };
-        for file_system in &self.file_systems {
-            let mut mount = Mount::make(directory.path(), file_system)?;
-            for durability in &self.durability {
-                let start = Instant::now();
-                let cut = self.cut_off(&mut mount, durability)?;
-                println!(
-                    "{file_system}, {durability}: {} power losses in {:.0} s, {} transactions, {} of them lost, {} of those acknowledged as durable",
-                    self.cycles,
-                    start.elapsed().as_secs_f64(),
-                    cut.committed,
-                    cut.lost,
-                    cut.lost_durable,
-                );
-                ensure!(cut.lost_durable == 0, "commits were lost");
-            }
+        let mut cuts = Vec::new();
+        let result = self.run_all(directory.path(), &interrupted, &mut cuts);
+        println!("{}", table(&cuts));
+        if let Err(error) = result {
+            let kept = directory.keep();
+            return Err(error.context(format!("the images are kept in {}", kept.display())));
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            println!("interrupted");
+            return Ok(false);
         }
         println!("PASS");
         Ok(true)
+    }
+
+    /// Every durability on every file system. What was done is in `cuts`, also if it ends early.
+    fn run_all(
+        &self,
+        directory: &Path,
+        interrupted: &AtomicBool,
+        cuts: &mut Vec<Cut>,
+    ) -> Result<()> {
+        for file_system in &self.file_systems {
+            let mut mount = Mount::make(directory, file_system)?;
+            for durability in &self.durability {
+                if interrupted.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                cuts.push(Cut::new(file_system, durability));
+                let cut = cuts.last_mut().expect("just pushed");
+                let start = Instant::now();
+                let result = self.cut_off(&mut mount, cut, interrupted);
+                cut.seconds = start.elapsed().as_secs_f64();
+                cut.failed = result.is_err();
+                result?;
+            }
+        }
+        Ok(())
     }
 
     /// What this machine lacks.
@@ -133,12 +167,19 @@ impl PowerLossConfig {
         (!Path::new("/dev/loop-control").exists()).then(|| "there are no loop devices".to_owned())
     }
 
-    fn cut_off(&self, mount: &mut Mount, durability: &str) -> Result<Cut> {
+    fn cut_off(&self, mount: &mut Mount, cut: &mut Cut, interrupted: &AtomicBool) -> Result<()> {
         let mut random = fastrand::Rng::with_seed(self.seed);
-        let waits = matches!(durability, "sync" | "write-through");
-        let mut cut = Cut::default();
+        let durability = cut.durability.clone();
+        let waits = matches!(durability.as_str(), "sync" | "write-through");
         let mut model = Model::default();
+        let watched = std::io::stderr().is_terminal();
+        let label = format!("{}, {durability}", cut.file_system);
+        let progress = Progress::new(&label, self.cycles);
+        let start = Instant::now();
         for cycle in 0..self.cycles {
+            if interrupted.load(Ordering::Relaxed) {
+                break;
+            }
             let database = mount.directory.join("db");
             if cycle.is_multiple_of(CYCLES_OF_A_DATABASE) {
                 if database.exists() {
@@ -146,21 +187,20 @@ impl PowerLossConfig {
                 }
                 model = Model::default();
             }
-            let context = format!("{durability}, cycle {cycle}");
-            let (mut child, reader, acknowledged) = self.start_worker(&database, durability)?;
+            let context = format!("{label}, cycle {cycle}, seed {}", self.seed);
+            let worker = self.start_worker(&database, &durability)?;
             std::thread::sleep(Duration::from_millis(random.u64(RUN_MS)));
             // What is acknowledged from here on does not count: without power there would be nobody to hear it, and a flush that meets the
             // shutdown half way may succeed although the file system's journal was given up.
-            let acknowledged = acknowledged.load(Ordering::Relaxed);
+            let acknowledged = worker.acknowledged.load(Ordering::Relaxed);
             mount.shut_down()?;
-            child.kill()?;
-            child.wait()?;
-            if reader.join().is_err() {
-                bail!("{context}: the worker cannot be heard");
-            }
+            worker
+                .end()
+                .with_context(|| format!("{context}: the worker"))?;
             mount.mount_again()?;
             let before = model.transactions();
             let found = check(&database, &mut model, &context)?;
+            cut.cycles += 1;
             cut.committed += acknowledged.saturating_sub(before);
             let lost = acknowledged.saturating_sub(found);
             cut.lost += lost;
@@ -169,15 +209,21 @@ impl PowerLossConfig {
                 !waits || lost == 0,
                 "{context}: transaction {acknowledged} was acknowledged, {found} is the last one that is there"
             );
+            progress.at(cut.cycles);
+            if !watched && cut.cycles.is_multiple_of(CYCLES_OF_A_LINE) {
+                let seconds = start.elapsed().as_secs_f64();
+                eprintln!(
+                    "{label}: {} of {} cycles, {:.2} s each",
+                    cut.cycles,
+                    self.cycles,
+                    seconds / cut.cycles as f64
+                );
+            }
         }
-        Ok(cut)
+        Ok(())
     }
 
-    fn start_worker(
-        &self,
-        database: &Path,
-        durability: &str,
-    ) -> Result<(Child, JoinHandle<()>, Arc<AtomicU64>)> {
+    fn start_worker(&self, database: &Path, durability: &str) -> Result<Worker> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("power-loss")
             .args(["--worker".as_ref(), database.as_os_str()])
@@ -186,6 +232,7 @@ impl PowerLossConfig {
             .stdout(Stdio::piped())
             // It fails when its file system does.
             .stderr(Stdio::null())
+            .process_group(0)
             .spawn()?;
         let output = child.stdout.take().expect("piped");
         let acknowledged = Arc::new(AtomicU64::new(0));
@@ -196,15 +243,97 @@ impl PowerLossConfig {
                 newest.fetch_max(number.unwrap_or(0), Ordering::Relaxed);
             }
         });
-        Ok((child, reader, acknowledged))
+        Ok(Worker {
+            child,
+            reader: Some(reader),
+            acknowledged,
+        })
     }
 }
 
-#[derive(Default)]
+/// The process that commits, and the thread that hears what it has committed. Killed when dropped.
+struct Worker {
+    child: Child,
+    reader: Option<JoinHandle<()>>,
+    acknowledged: Arc<AtomicU64>,
+}
+
+impl Worker {
+    fn end(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        if self
+            .reader
+            .take()
+            .is_some_and(|reader| reader.join().is_err())
+        {
+            bail!("cannot be heard");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It would keep its file system from being unmounted. After `end` there is nothing left to do, which is no error.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What became of one durability on one file system.
 struct Cut {
+    file_system: String,
+    durability: String,
+    cycles: u64,
+    seconds: f64,
     committed: u64,
     lost: u64,
     lost_durable: u64,
+    failed: bool,
+}
+
+impl Cut {
+    fn new(file_system: &str, durability: &str) -> Cut {
+        Cut {
+            file_system: file_system.to_owned(),
+            durability: durability.to_owned(),
+            cycles: 0,
+            seconds: 0.0,
+            committed: 0,
+            lost: 0,
+            lost_durable: 0,
+            failed: false,
+        }
+    }
+}
+
+fn table(cuts: &[Cut]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED);
+    table.set_header([
+        "file system",
+        "durability",
+        "power losses",
+        "s each",
+        "transactions",
+        "lost",
+        "lost though durable",
+        "",
+    ]);
+    for cut in cuts {
+        table.add_row([
+            cut.file_system.clone(),
+            cut.durability.clone(),
+            cut.cycles.to_string(),
+            format!("{:.2}", cut.seconds / cut.cycles.max(1) as f64),
+            cut.committed.to_string(),
+            cut.lost.to_string(),
+            cut.lost_durable.to_string(),
+            if cut.failed { "FAILED" } else { "" }.to_owned(),
+        ]);
+    }
+    table
 }
 
 /// Opens what is left and compares all of it. Gives the transaction after which it is, and takes the model there.
@@ -228,79 +357,4 @@ fn check(database: &Path, model: &mut Model, context: &str) -> Result<u64> {
     worker::compare(&db, model).with_context(|| format!("{context}: after transaction {found}"))?;
     db.close()?;
     Ok(found)
-}
-
-/// A file system in an image, mounted.
-struct Mount {
-    image: PathBuf,
-    directory: PathBuf,
-    is_mounted: bool,
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run {command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
-}
-
-impl Mount {
-    fn make(parent: &Path, file_system: &str) -> Result<Mount> {
-        let image = parent.join(format!("{file_system}.img"));
-        fs::File::create(&image)?.set_len(IMAGE_BYTES)?;
-        let force = if file_system == "xfs" { "-f" } else { "-F" };
-        run(Command::new(format!("mkfs.{file_system}"))
-            .args(["-q", force])
-            .arg(&image))?;
-        let directory = parent.join(file_system);
-        fs::create_dir(&directory)?;
-        let mut mount = Mount {
-            image,
-            directory,
-            is_mounted: false,
-        };
-        mount.mount()?;
-        Ok(mount)
-    }
-
-    fn mount(&mut self) -> Result<()> {
-        run(Command::new("mount")
-            .args(["-o", "loop"])
-            .arg(&self.image)
-            .arg(&self.directory))?;
-        self.is_mounted = true;
-        Ok(())
-    }
-
-    /// Nothing is written from now on, what is under way excepted.
-    fn shut_down(&self) -> Result<()> {
-        run(Command::new("xfs_io")
-            .args(["-x", "-c", "shutdown"])
-            .arg(&self.directory))
-    }
-
-    fn mount_again(&mut self) -> Result<()> {
-        self.unmount()?;
-        self.mount()
-    }
-
-    fn unmount(&mut self) -> Result<()> {
-        run(Command::new("umount").arg(&self.directory))?;
-        self.is_mounted = false;
-        Ok(())
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if self.is_mounted {
-            // Left behind, it would keep the directory from being removed; there is nobody to tell.
-            let _ = self.unmount();
-        }
-    }
 }

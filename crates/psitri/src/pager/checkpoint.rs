@@ -120,6 +120,11 @@ impl Pager {
         }
     }
 
+    /// Whether writing a superblock with this version failed, so that it may be on the disk or not.
+    pub fn is_doubtful(&self, version: u64) -> bool {
+        self.space.lock().doubtful_versions.contains(&version)
+    }
+
     /// Ends a checkpoint that was captured but is not going to be written.
     pub fn cancel_checkpoint(&self) {
         let mut space = self.space.lock();

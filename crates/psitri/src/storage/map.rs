@@ -18,8 +18,21 @@ const PAGE_BYTES: usize = 4096;
 
 /// Keeps a mapping alive.
 enum Owner {
-    File { _held: FileMapping },
-    Image { _held: Arc<Image> },
+    File {
+        _held: FileMapping,
+    },
+    Image {
+        _held: Arc<Image>,
+        watch: Option<Arc<dyn StoreWatch>>,
+    },
+}
+
+/// Is asked about stores through a mapping of an image: the simulated disk has no other way to see them.
+pub(super) trait StoreWatch: Send + Sync {
+    /// How many bytes of a store of `len` bytes are to be there when `stored_a_part` is called.
+    fn part_of(&self, len: usize) -> usize;
+    /// In the middle of a store to `offset` in the mapping.
+    fn stored_a_part(&self, offset: u64);
 }
 
 /// A mapping of a real file, unmapped on drop.
@@ -141,6 +154,7 @@ impl ReadMap {
             file: file.to_owned(),
             _owner: Owner::Image {
                 _held: Arc::clone(image),
+                watch: None,
             },
         }
     }
@@ -271,7 +285,13 @@ impl WriteMap {
     }
 
     /// The range was checked against the file's length, which the image covers.
-    pub(super) fn of_image(image: &Arc<Image>, file: &str, offset: u64, len: u64) -> Self {
+    pub(super) fn of_image(
+        image: &Arc<Image>,
+        file: &str,
+        offset: u64,
+        len: u64,
+        watch: Option<Arc<dyn StoreWatch>>,
+    ) -> Self {
         let (start, bytes) = (offset as usize, len as usize);
         assert!(start + bytes <= image.reserved_bytes());
         // SAFETY: inside the image's reserved range (asserted).
@@ -282,6 +302,7 @@ impl WriteMap {
             file: file.to_owned(),
             _owner: Owner::Image {
                 _held: Arc::clone(image),
+                watch,
             },
         }
     }
@@ -317,6 +338,20 @@ impl WriteMap {
             start <= self.len && bytes.len() <= self.len - start,
             "store outside of the mapped range"
         );
+        let (mut start, mut bytes) = (start, bytes);
+        if let Owner::Image {
+            watch: Some(watch), ..
+        } = &self._owner
+        {
+            let (part, rest) = bytes.split_at(watch.part_of(bytes.len()));
+            // SAFETY: as below.
+            unsafe {
+                let to = self.base.as_ptr().add(start);
+                std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
+            }
+            watch.stored_a_part(offset);
+            (start, bytes) = (start + part.len(), rest);
+        }
         // SAFETY: inside the mapping (asserted; invariant 1); `bytes` is a Rust slice and so does not overlap a range that only
         // this mapping reaches; no concurrent access by this function's contract.
         unsafe {

@@ -336,6 +336,12 @@ impl StorageFile for MemoryFile {
 
     fn map_write(&self, offset: u64, len: u64) -> Result<WriteMap, StorageError> {
         check_map_write(&self.name, offset, len, self.len()?)?;
-        Ok(WriteMap::of_image(&self.image, &self.name, offset, len))
+        Ok(WriteMap::of_image(
+            &self.image,
+            &self.name,
+            offset,
+            len,
+            None,
+        ))
     }
 }

@@ -21,6 +21,7 @@ mod memory;
 mod os;
 #[doc(hidden)]
 pub mod sim;
+mod transfer;
 
 pub use map::{ReadMap, WriteMap};
 pub use memory::MemoryStorage;

@@ -11,6 +11,7 @@
 use super::{
     LOCK_FILE_NAME, LockMode, OpenMode, ReadMap, Storage, StorageError, StorageFile, StorageLock,
     WriteMap, check_map_write,
+    transfer::{read_fully, uninterrupted, write_fully},
 };
 use rustix::{
     fs::{self, FallocateFlags, FlockOperation},
@@ -180,9 +181,9 @@ impl Storage for OsStorage {
             LockMode::Shared => FlockOperation::NonBlockingLockShared,
             LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
         };
-        match retry(|| fs::flock(&file, operation)) {
+        match uninterrupted(|| fs::flock(&file, operation)) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut text = String::new();
                 let holder = file
                     .read_to_string(&mut text)
@@ -193,7 +194,7 @@ impl Storage for OsStorage {
                     holder,
                 });
             }
-            Err(error) => return Err(wrap(error.into())),
+            Err(error) => return Err(wrap(error)),
         }
         if mode == LockMode::Exclusive {
             // Invariant 2: for messages only, so a full disk must not keep anyone out.
@@ -222,16 +223,6 @@ impl Storage for OsStorage {
     }
 }
 
-/// Repeats a call that a signal interrupted (invariant 1).
-fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct OsFile {
     file: File,
@@ -240,7 +231,7 @@ struct OsFile {
 }
 
 impl OsFile {
-    fn wrap(&self, operation: &'static str) -> impl Fn(Errno) -> StorageError + '_ {
+    fn wrap(&self, operation: &'static str) -> impl Fn(io::Error) -> StorageError + '_ {
         move |error| StorageError::io(operation, &self.shown, error)
     }
 
@@ -264,12 +255,12 @@ impl StorageFile for OsFile {
     }
 
     fn len(&self) -> Result<u64, StorageError> {
-        let stat = fs::fstat(&self.file).map_err(self.wrap("len"))?;
+        let stat = uninterrupted(|| fs::fstat(&self.file)).map_err(self.wrap("len"))?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
     fn set_len(&self, len: u64) -> Result<(), StorageError> {
-        retry(|| fs::ftruncate(&self.file, len)).map_err(self.wrap("set_len"))
+        uninterrupted(|| fs::ftruncate(&self.file, len)).map_err(self.wrap("set_len"))
     }
 
     fn allocate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
@@ -284,9 +275,15 @@ impl StorageFile for OsFile {
                 limit: u64::MAX,
             });
         };
-        match retry(|| fs::fallocate(&self.file, FallocateFlags::empty(), offset, len)) {
+        let unsupported = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL].map(Errno::raw_os_error);
+        let empty = FallocateFlags::empty();
+        match uninterrupted(|| fs::fallocate(&self.file, empty, offset, len)) {
             Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+            Err(error)
+                if error
+                    .raw_os_error()
+                    .is_some_and(|code| unsupported.contains(&code)) =>
+            {
                 self.allocate_by_writing(offset, end)?
             }
             Err(error) => return Err(self.wrap("allocate")(error)),
@@ -299,22 +296,20 @@ impl StorageFile for OsFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), StorageError> {
-        self.file
-            .read_exact_at(buffer, offset)
-            .map_err(|error| StorageError::io("read_at", &self.shown, error))
+        read_fully(buffer, offset, |part, at| self.file.read_at(part, at))
+            .map_err(self.wrap("read_at"))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), StorageError> {
-        self.file
-            .write_all_at(bytes, offset)
-            .map_err(|error| StorageError::io("write_at", &self.shown, error))
+        write_fully(bytes, offset, |part, at| self.file.write_at(part, at))
+            .map_err(self.wrap("write_at"))
     }
 
     fn sync_data(&self) -> Result<(), StorageError> {
         #[cfg(any(target_os = "macos", target_os = "ios"))]
-        let synced = retry(|| fs::fcntl_fullfsync(&self.file));
+        let synced = uninterrupted(|| fs::fcntl_fullfsync(&self.file));
         #[cfg(not(any(target_os = "macos", target_os = "ios")))]
-        let synced = retry(|| fs::fdatasync(&self.file));
+        let synced = uninterrupted(|| fs::fdatasync(&self.file));
         synced.map_err(self.wrap("sync_data"))
     }
 
@@ -325,7 +320,8 @@ impl StorageFile for OsFile {
         #[cfg(target_os = "linux")]
         {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            retry(|| fs::fallocate(&self.file, flags, offset, len)).map_err(self.wrap("punch_hole"))
+            uninterrupted(|| fs::fallocate(&self.file, flags, offset, len))
+                .map_err(self.wrap("punch_hole"))
         }
         #[cfg(not(target_os = "linux"))]
         {
@@ -339,7 +335,7 @@ impl StorageFile for OsFile {
     }
 
     fn allocated_bytes(&self) -> Result<u64, StorageError> {
-        let stat = fs::fstat(&self.file).map_err(self.wrap("allocated_bytes"))?;
+        let stat = uninterrupted(|| fs::fstat(&self.file)).map_err(self.wrap("allocated_bytes"))?;
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES)
     }
 

@@ -9,9 +9,14 @@
 //! - a length is durable after `sync_data`; before, the old one, the new one or one between may survive;
 //! - a failed `sync_data` leaves some sectors unwritten and calls them clean: a later `sync_data` does not write them, unless they
 //!   are written again;
-//! - a drive may lie about one flush.
+//! - a drive may lie about one flush;
+//! - calls are interrupted, and read or write a part of what was asked: the loops of the real disk go on from there;
+//! - stores through mappings are calls like others: the power may fail, and sectors or pages may be written back, in the middle of each.
 //!
-//! Thread safety: all state is behind one lock. Stores through mappings are not seen by it; they show as dirty sectors.
+//! A test may look at many crash points of one run: [`SimStorage::capture_every`] keeps the disk of every so many calls, while the run
+//! goes on.
+//!
+//! Thread safety: all state is behind one lock. Bytes stored through mappings are not; they show as dirty sectors.
 //!
 //! Invariants:
 //! 1. An image is usable up to the file's volatile length.
@@ -23,7 +28,9 @@ use super::{
     LockMode, OpenMode, ReadMap, Storage, StorageError, StorageFile, StorageLock, WriteMap,
     check_map_write,
     image::Image,
+    map::StoreWatch,
     memory::{LockTable, Shape},
+    transfer::{read_fully, uninterrupted, write_fully},
 };
 use crate::sync::Mutex;
 use std::{
@@ -32,15 +39,22 @@ use std::{
     sync::Arc,
 };
 
+mod capture;
 mod disk;
 mod fault;
+mod file;
 
+use capture::CapturePlan;
+pub use capture::{Capture, CrashPoint};
 use disk::Disk;
 use fault::FaultPlan;
 pub use fault::{CallKind, Fault, FaultError};
+use file::SimFile;
 
 /// Addresses reserved for each simulated file.
 const FILE_BYTES_MAX: u64 = 1 << 30;
+/// How rough calls are: see `rough_one_in`.
+const ROUGH_ONE_IN: u64 = 6;
 /// Unit in which a disk writes all or nothing.
 const SECTOR_BYTES: usize = 512;
 
@@ -58,13 +72,20 @@ struct State {
     plan: FaultPlan,
     calls: u64,
     crash_at: Option<u64>,
-    /// The disk at the moment of the crash point.
-    crashed: Option<Disk>,
+    /// The crash point, and the disk at that moment.
+    crashed: Option<Capture>,
+    captures: CapturePlan,
+    note: [u64; 4],
+    /// Of the write or store under way.
+    offset: u64,
     capacity_bytes: Option<u64>,
     early_write_back: bool,
+    /// One in so many calls is interrupted, and one in so many transfers short. Draws of their own: they change nothing else.
+    rough_one_in: Option<u64>,
+    rough: Random,
     /// Flushes that are still honest.
     lie_after: Option<u64>,
-    has_lied: bool,
+    lied_about: Option<String>,
     boot_id: u64,
     boots: u64,
 }
@@ -107,10 +128,15 @@ impl SimStorage {
             calls: 0,
             crash_at: None,
             crashed: None,
+            captures: CapturePlan::default(),
+            note: [0; 4],
+            offset: 0,
             capacity_bytes: None,
             early_write_back: true,
+            rough_one_in: Some(ROUGH_ONE_IN),
+            rough: Random(seed ^ 0x5067_0000_0000_0000),
             lie_after: None,
-            has_lied: false,
+            lied_about: None,
             boot_id,
             boots,
         };
@@ -135,7 +161,7 @@ impl SimStorage {
     pub fn crash_now(&self) {
         let mut state = self.state.lock();
         if state.crashed.is_none() {
-            state.crashed = Some(state.disk.copy());
+            state.crashed = Some(state.capture(CallKind::Look, "none"));
         }
     }
 
@@ -145,25 +171,53 @@ impl SimStorage {
         self.state.lock().crashed.is_some()
     }
 
+    /// The call that the crash came in.
+    #[must_use]
+    pub fn crash_point(&self) -> Option<CrashPoint> {
+        let state = self.state.lock();
+        state
+            .crashed
+            .as_ref()
+            .map(|crashed| crashed.point().clone())
+    }
+
     /// The disk after a power loss at the crash point (or now), as the next boot finds it. Each seed is another outcome.
     #[must_use]
     pub fn crash(&self, seed: u64) -> SimStorage {
         let state = self.state.lock();
-        let mut random = Random(seed ^ 0xc4a5_4000_0000_0000);
-        let disk = state
-            .crashed
-            .as_ref()
-            .unwrap_or(&state.disk)
-            .after_power_loss(&mut random);
-        SimStorage::with_disk(disk, random.next(), random.next(), state.boots + 1)
+        match &state.crashed {
+            Some(capture) => capture.crash(seed),
+            None => state.capture(CallKind::Look, "none").crash(seed),
+        }
     }
 
     /// The disk after the end of the process at the crash point (or now): everything written is there, and as durable as before.
     #[must_use]
     pub fn process_crash(&self, seed: u64) -> SimStorage {
         let state = self.state.lock();
-        let disk = state.crashed.as_ref().unwrap_or(&state.disk).copy();
-        SimStorage::with_disk(disk, seed, state.boot_id, state.boots)
+        match &state.crashed {
+            Some(capture) => capture.process_crash(seed),
+            None => state.capture(CallKind::Look, "none").process_crash(seed),
+        }
+    }
+
+    /// Keeps the disk as it is at every `every`th call that changes something, `kept_max` at a time: further ones are passed over until
+    /// [`SimStorage::take_captures`] makes room.
+    pub fn capture_every(&self, every: u64, kept_max: usize) {
+        let mut state = self.state.lock();
+        let first = state.calls + every;
+        state.captures.plan(every, first, kept_max);
+    }
+
+    /// What was captured since it was last asked for.
+    #[must_use]
+    pub fn take_captures(&self) -> Vec<Capture> {
+        self.state.lock().captures.take()
+    }
+
+    /// What the test knows of this moment; each crash point carries what was last noted before it.
+    pub fn set_note(&self, note: [u64; 4]) {
+        self.state.lock().note = note;
     }
 
     /// Makes calls fail.
@@ -186,10 +240,15 @@ impl SimStorage {
         self.state.lock().lie_after = Some(nth.saturating_sub(1));
     }
 
-    /// Whether a flush was lied about.
+    /// The file whose flush was lied about.
     #[must_use]
-    pub fn has_lied(&self) -> bool {
-        self.state.lock().has_lied
+    pub fn lied_about(&self) -> Option<String> {
+        self.state.lock().lied_about.clone()
+    }
+
+    /// Interrupts one in so many calls, and cuts one in so many reads and writes short. A part of a write is a call of its own. `None`: never.
+    pub fn set_rough_transfers(&self, one_in: Option<u64>) {
+        self.state.lock().rough_one_in = one_in;
     }
 
     /// Whether dirty sectors and names may become durable before they are synced (default: yes).
@@ -218,25 +277,38 @@ impl SimStorage {
 
 impl State {
     /// What every call goes through. `Err`: the call fails before it does anything.
-    fn enter(&mut self, kind: CallKind, file: &str) -> Result<(), StorageError> {
-        let fail = |error: io::Error| StorageError::Io {
-            operation: kind.name(),
-            file: file.to_owned(),
-            source: error,
-        };
+    fn enter(&mut self, kind: CallKind, file: &str) -> io::Result<()> {
         if self.crashed.is_some() {
-            return Err(fail(io::Error::other("crashed")));
+            return Err(io::Error::other("crashed"));
         }
         if kind.changes_disk() {
             self.calls += 1;
             if self.early_write_back && self.random.one_in(4) {
                 self.disk.write_back_some(&mut self.random);
             }
+            if self.captures.is_due(self.calls) {
+                let capture = self.capture(kind, file);
+                self.captures.keep(capture);
+            }
         }
         match self.plan.next(kind, &mut self.random) {
-            Some(error) => Err(fail(error.into_io())),
+            Some(error) => Err(error.into_io()),
             None => Ok(()),
         }
+    }
+
+    /// The disk of this moment.
+    fn capture(&self, kind: CallKind, file: &str) -> Capture {
+        let thread = std::thread::current();
+        let point = CrashPoint {
+            call: self.calls,
+            kind,
+            file: file.to_owned(),
+            offset: self.offset,
+            thread: thread.name().unwrap_or_default().to_owned(),
+            note: self.note,
+        };
+        Capture::new(point, self.disk.copy(), self.boot_id, self.boots)
     }
 
     fn crash_due(&self) -> bool {
@@ -249,16 +321,12 @@ impl State {
         kind: CallKind,
         file: &str,
         half_done: impl FnOnce(&mut Disk, &mut Random),
-    ) -> StorageError {
+    ) -> io::Error {
         if self.random.one_in(2) {
             half_done(&mut self.disk, &mut self.random);
         }
-        self.crashed = Some(self.disk.copy());
-        StorageError::Io {
-            operation: kind.name(),
-            file: file.to_owned(),
-            source: io::Error::other("crashed"),
-        }
+        self.crashed = Some(self.capture(kind, file));
+        io::Error::other("crashed")
     }
 
     /// One changing call: counted, failed or crashed as planned, otherwise done.
@@ -268,12 +336,39 @@ impl State {
         file: &str,
         work: impl FnOnce(&mut Disk, &mut Random) -> io::Result<T>,
     ) -> Result<T, StorageError> {
-        self.enter(kind, file)?;
+        let fail = |error: io::Error| StorageError::io(kind.name(), file, error);
+        uninterrupted(|| self.interrupt()).map_err(fail)?;
+        self.enter(kind, file).map_err(fail)?;
         if self.crash_due() {
-            return Err(self.crash_in(kind, file, |disk, random| drop(work(disk, random))));
+            return Err(fail(
+                self.crash_in(kind, file, |disk, random| drop(work(disk, random))),
+            ));
         }
-        work(&mut self.disk, &mut self.random)
+        work(&mut self.disk, &mut self.random).map_err(fail)
+    }
+
+    /// One call that changes nothing: failed as planned.
+    fn look(&mut self, kind: CallKind, file: &str) -> Result<(), StorageError> {
+        self.enter(kind, file)
             .map_err(|error| StorageError::io(kind.name(), file, error))
+    }
+
+    /// A signal, now and then.
+    fn interrupt(&mut self) -> io::Result<()> {
+        match self.rough_one_in {
+            Some(one_in) if self.rough.one_in(one_in) => Err(io::ErrorKind::Interrupted.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// How much of `len` bytes the next transfer does; at least one.
+    fn transfer_bytes(&mut self, len: usize) -> usize {
+        match self.rough_one_in {
+            Some(one_in) if len > 1 && self.rough.one_in(one_in) => {
+                1 + self.rough.below(len as u64 - 1) as usize
+            }
+            _ => len,
+        }
     }
 
     fn check_capacity(&self, inode: u64, offset: u64, len: u64) -> io::Result<()> {
@@ -287,6 +382,19 @@ impl State {
         }
         Ok(())
     }
+
+    /// How much of a write there is room for: whole blocks, and an error when there is none for the first.
+    fn room_for(&self, inode: u64, offset: u64, len: usize) -> io::Result<usize> {
+        let block_bytes = super::memory::BLOCK_BYTES as usize;
+        let mut room = len;
+        loop {
+            match self.check_capacity(inode, offset, room as u64) {
+                Err(error) if room <= block_bytes => return Err(error),
+                Err(_) => room = (room - 1) / block_bytes * block_bytes,
+                Ok(()) => return Ok(room),
+            }
+        }
+    }
 }
 
 impl Storage for SimStorage {
@@ -299,7 +407,7 @@ impl Storage for SimStorage {
                 });
             }
             (Some(inode), _) => {
-                state.enter(CallKind::Open, name)?;
+                state.look(CallKind::Open, name)?;
                 inode
             }
             (None, OpenMode::Create) => {
@@ -312,23 +420,18 @@ impl Storage for SimStorage {
             }
         };
         let image = Arc::clone(&state.disk.inodes[&inode].image);
-        Ok(Arc::new(SimFile {
-            state: Arc::clone(&self.state),
-            name: name.to_owned(),
-            inode,
-            image,
-        }))
+        Ok(Arc::new(SimFile::new(&self.state, name, inode, image)))
     }
 
     fn exists(&self, name: &str) -> Result<bool, StorageError> {
         let mut state = self.state.lock();
-        state.enter(CallKind::Look, name)?;
+        state.look(CallKind::Look, name)?;
         Ok(state.disk.names.contains_key(name))
     }
 
     fn list(&self) -> Result<Vec<String>, StorageError> {
         let mut state = self.state.lock();
-        state.enter(CallKind::Look, "directory")?;
+        state.look(CallKind::Look, "directory")?;
         Ok(state.disk.names.keys().cloned().collect())
     }
 
@@ -360,9 +463,11 @@ impl Storage for SimStorage {
 
     fn sync_dir(&self) -> Result<(), StorageError> {
         let mut state = self.state.lock();
-        state.enter(CallKind::SyncDir, "directory")?;
+        let fail = |error| StorageError::io(CallKind::SyncDir.name(), "directory", error);
+        state.enter(CallKind::SyncDir, "directory").map_err(fail)?;
         if state.crash_due() {
-            return Err(state.crash_in(CallKind::SyncDir, "directory", Disk::write_back_some));
+            let crash = state.crash_in(CallKind::SyncDir, "directory", Disk::write_back_some);
+            return Err(fail(crash));
         }
         state.disk.sync_dir();
         Ok(())
@@ -370,7 +475,7 @@ impl Storage for SimStorage {
 
     fn lock(&self, mode: LockMode) -> Result<StorageLock, StorageError> {
         let mut state = self.state.lock();
-        state.enter(CallKind::Look, super::LOCK_FILE_NAME)?;
+        state.look(CallKind::Look, super::LOCK_FILE_NAME)?;
         LockTable::take(&state.locks, mode, &self.describe())
     }
 
@@ -384,173 +489,5 @@ impl Storage for SimStorage {
         id[..8].copy_from_slice(&state.boot_id.to_le_bytes());
         id[8..].copy_from_slice(&state.boots.to_le_bytes());
         Some(id)
-    }
-}
-
-#[derive(Debug)]
-struct SimFile {
-    state: Arc<Mutex<State>>,
-    name: String,
-    inode: u64,
-    image: Arc<Image>,
-}
-
-impl SimFile {
-    fn end_of(&self, offset: u64, len: u64) -> Result<u64, StorageError> {
-        offset
-            .checked_add(len)
-            .filter(|&end| end <= self.image.reserved_bytes() as u64)
-            .ok_or_else(|| {
-                StorageError::io(
-                    "write_at",
-                    &self.name,
-                    io::Error::from(io::ErrorKind::StorageFull),
-                )
-            })
-    }
-}
-
-impl StorageFile for SimFile {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn len(&self) -> Result<u64, StorageError> {
-        let mut state = self.state.lock();
-        state.enter(CallKind::Look, &self.name)?;
-        Ok(state.disk.inode(self.inode).shape.len)
-    }
-
-    fn set_len(&self, len: u64) -> Result<(), StorageError> {
-        self.end_of(0, len)?;
-        let mut state = self.state.lock();
-        state.change(CallKind::SetLen, &self.name, |disk, _| {
-            disk.inode(self.inode).set_len(len)
-        })
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
-        let end = self.end_of(offset, len)?;
-        let mut state = self.state.lock();
-        let room = state.check_capacity(self.inode, offset, len);
-        state.change(CallKind::Allocate, &self.name, |disk, _| {
-            room?;
-            let inode = disk.inode(self.inode);
-            inode.image.grow(end)?;
-            inode.shape.add_blocks(offset, len);
-            inode.shape.len = inode.shape.len.max(end);
-            Ok(())
-        })
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), StorageError> {
-        let mut state = self.state.lock();
-        state.enter(CallKind::Read, &self.name)?;
-        let inode = state.disk.inode(self.inode);
-        if offset
-            .checked_add(buffer.len() as u64)
-            .is_none_or(|end| end > inode.shape.len)
-        {
-            return Err(StorageError::io(
-                "read_at",
-                &self.name,
-                io::Error::from(io::ErrorKind::UnexpectedEof),
-            ));
-        }
-        // SAFETY: usable by invariant 1; concurrent stores are covered by invariant 2.
-        unsafe { inode.image.read(offset, buffer) };
-        Ok(())
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), StorageError> {
-        self.end_of(offset, bytes.len() as u64)?;
-        let mut state = self.state.lock();
-        let room = state.check_capacity(self.inode, offset, bytes.len() as u64);
-        let done = state.enter(CallKind::Write, &self.name);
-        if state.crashed.is_some() {
-            return done;
-        }
-        // A write that fails or is cut off by the crash has done a part of its work.
-        let crash = state.crash_due();
-        let part = if crash || done.is_err() {
-            state.random.below(bytes.len() as u64 + 1) as usize
-        } else {
-            bytes.len()
-        };
-        if room.is_ok() {
-            let written = state.disk.inode(self.inode).write(offset, &bytes[..part]);
-            written.map_err(|error| StorageError::io("write_at", &self.name, error))?;
-        }
-        if crash {
-            return Err(state.crash_in(CallKind::Write, &self.name, |_, _| ()));
-        }
-        done?;
-        room.map_err(|error| StorageError::io("write_at", &self.name, error))
-    }
-
-    fn sync_data(&self) -> Result<(), StorageError> {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let entered = state.enter(CallKind::Sync, &self.name);
-        if state.crashed.is_some() {
-            return entered;
-        }
-        if state.crash_due() {
-            return Err(state.crash_in(CallKind::Sync, &self.name, Disk::write_back_some));
-        }
-        let lies = match &mut state.lie_after {
-            Some(0) => true,
-            Some(left) => {
-                *left -= 1;
-                false
-            }
-            None => false,
-        };
-        if lies && entered.is_ok() {
-            (state.lie_after, state.has_lied) = (None, true);
-            return Ok(());
-        }
-        let inode = state.disk.inode(self.inode);
-        match entered {
-            Ok(()) => {
-                inode.sync();
-                Ok(())
-            }
-            Err(error) => {
-                inode.fail_sync(&mut state.random);
-                Err(error)
-            }
-        }
-    }
-
-    fn punch_hole(&self, offset: u64, len: u64) -> Result<(), StorageError> {
-        let mut state = self.state.lock();
-        state.change(CallKind::PunchHole, &self.name, |disk, _| {
-            disk.inode(self.inode).punch_hole(offset, len);
-            Ok(())
-        })
-    }
-
-    fn allocated_bytes(&self) -> Result<u64, StorageError> {
-        let mut state = self.state.lock();
-        state.enter(CallKind::Look, &self.name)?;
-        Ok(state.disk.inode(self.inode).shape.allocated_bytes())
-    }
-
-    fn map_read(&self, reserve_bytes: u64) -> Result<ReadMap, StorageError> {
-        let len = self.len()?;
-        self.state.lock().enter(CallKind::Map, &self.name)?;
-        Ok(ReadMap::of_image(
-            &self.image,
-            &self.name,
-            reserve_bytes.max(len),
-        ))
-    }
-
-    fn map_write(&self, offset: u64, len: u64) -> Result<WriteMap, StorageError> {
-        let file_len = self.len()?;
-        self.state.lock().enter(CallKind::Map, &self.name)?;
-        check_map_write(&self.name, offset, len, file_len)?;
-        Ok(WriteMap::of_image(&self.image, &self.name, offset, len))
     }
 }

@@ -278,6 +278,9 @@ impl WriteTxn {
         };
         if result.is_ok() {
             engine.visible_csn.store(csn, Ordering::Release);
+        } else {
+            // Nobody saw the number, and numbers have no gaps. Where it may be on the disk the engine is poisoned, and gives none.
+            commits.csn_next = csn;
         }
         drop(commits);
         drop(tree);

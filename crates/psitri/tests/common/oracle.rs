@@ -51,6 +51,34 @@ impl Oracle {
         );
     }
 
+    /// What a crash point has to be judged by: the indices of the newest acknowledged and durable states, how many there are, and what is
+    /// under way.
+    pub fn note(&self, operation: usize) -> [u64; 4] {
+        [
+            self.acknowledged as u64,
+            self.durable as u64,
+            self.history.len() as u64,
+            operation as u64,
+        ]
+    }
+
+    /// Whether this is one of the states from `least` to before `end`.
+    pub fn check_within(&self, found: &Content, least: u64, end: u64, context: &str) {
+        let allowed = &self.history[least as usize..end as usize];
+        if allowed.contains(found) {
+            return;
+        }
+        let at = self.history.iter().position(|state| state == found);
+        panic!(
+            "{context}: recovered state {at:?}; allowed are {least} to {}; from the newest of them it differs by {}, from the oldest by {}; the \
+             states came from {:#?}",
+            end - 1,
+            difference(&allowed[allowed.len() - 1], found),
+            difference(&allowed[0], found),
+            self.steps.iter().enumerate().collect::<Vec<_>>()
+        );
+    }
+
     pub fn push(&mut self, content: Content, step: String) {
         self.history.push(content);
         self.steps.push(step);

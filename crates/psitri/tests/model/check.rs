@@ -113,6 +113,25 @@ pub fn all<R: Reader>(reader: &R, keyspace: &Keyspace, expected: &Entries) {
     assert_eq!(number, expected.len() as u64, "count of everything");
 }
 
+/// Many look-ups at once: keys that are there, keys that are not, some of them twice.
+pub fn many(
+    snapshot: &Snapshot,
+    keyspace: &Keyspace,
+    expected: &Entries,
+    keys: &Keys,
+    random: &mut Random,
+) {
+    let wanted: Vec<_> = (0..random.below(40)).map(|_| keys.near(random)).collect();
+    let asked: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
+    let found = snapshot.get_many(keyspace, &asked).unwrap();
+    assert_eq!(found.len(), asked.len());
+    for (key, found) in asked.into_iter().zip(found) {
+        let at = expected.binary_search_by(|(k, _)| k[..].cmp(key)).ok();
+        let wanted = at.map(|at| expected[at].1.bytes());
+        assert!(found == wanted.as_deref(), "{} of many", short(key));
+    }
+}
+
 /// Digest of all that a reader sees.
 pub fn digest_of(snapshot: &Snapshot, keyspace: &Keyspace) -> u64 {
     let mut sum = 0u64;

@@ -109,6 +109,22 @@ impl Table {
             .collect()
     }
 
+    /// Value of a key after commit `step`.
+    pub fn value_at(&self, key: &[u8], step: u64) -> Option<Value> {
+        let versions = self.versions.get(key)?;
+        let seen = versions.partition_point(|&(at, _)| at <= step);
+        versions[..seen].last()?.1
+    }
+
+    /// Whether a range has the content that it had after commit `step`.
+    pub fn is_same_since(&self, lo: &[u8], hi: Option<&[u8]>, step: u64) -> bool {
+        let inside = |key: &[u8]| key >= lo && hi.is_none_or(|hi| key < hi);
+        self.versions.keys().filter(|key| inside(key)).all(|key| {
+            let (then, now) = (self.value_at(key, step), self.now.get(key));
+            then.map(Value::bytes) == now.map(|value| value.bytes())
+        })
+    }
+
     /// Whether a snapshot taken after `step` knows it.
     pub fn exists_at(&self, step: u64) -> bool {
         (self.born..self.died).contains(&step)

@@ -17,6 +17,9 @@ use super::{
     oracle::{Entries, Key, Oracle, Overlay},
 };
 
+mod backup;
+mod optimistic;
+
 /// Where the database lives.
 enum Place {
     Disk(tempfile::TempDir),
@@ -36,6 +39,8 @@ pub struct World {
     handles: Vec<Option<Keyspace>>,
     snapshots: Vec<(Snapshot, u64)>,
     open: Option<Open>,
+    tentative: Vec<optimistic::Tentative>,
+    chain: Option<backup::Chain>,
     keys: Keys,
     random: Random,
     names: u32,
@@ -60,6 +65,8 @@ impl World {
             handles: Vec::new(),
             snapshots: Vec::new(),
             open: None,
+            tentative: Vec::new(),
+            chain: None,
             keys: Keys::new(&mut random),
             random,
             names: 0,
@@ -111,9 +118,12 @@ impl World {
         self.done += 1;
         match self.random.below(100) {
             0..38 => self.transact(),
-            38..50 => self.batch(),
-            50..60 => self.read_newest(),
-            60..68 => self.read_old_layers(),
+            38..45 => self.batch(),
+            45..51 => self.go_on_optimistically(),
+            51..60 => self.read_newest(),
+            60..67 => self.read_old_layers(),
+            67 if self.random.percent(40) => self.back_up(),
+            67 => self.read_old_layers(),
             68..75 => self.take_snapshot(),
             75..82 => self.read_snapshot(),
             82..84 => self.drop_snapshot(),
@@ -366,6 +376,13 @@ impl World {
         let snapshot = self.db().snapshot();
         let expected = self.oracle.tables[table].entries();
         let keyspace = self.handle(table);
+        check::many(
+            &snapshot,
+            &keyspace,
+            &expected,
+            &self.keys,
+            &mut self.random,
+        );
         if self.random.percent(30) {
             check::all(&snapshot, &keyspace, &expected);
         } else {
@@ -546,6 +563,7 @@ impl World {
     /// Closes, or ends the process of a simulated disk, and opens again.
     fn reopen(&mut self) {
         let open = self.open.take();
+        self.tentative.clear();
         let dies = self.random.percent(70);
         if let Place::Simulated(disk) = &self.place
             && dies
@@ -583,6 +601,7 @@ impl World {
 
     /// At the end nothing is lost, and when everything is removed, nothing is left.
     pub fn finish(&mut self) {
+        self.tentative.clear();
         if let Some(open) = self.open.take() {
             self.end(open);
         }

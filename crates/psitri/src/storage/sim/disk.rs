@@ -8,6 +8,8 @@
 #![allow(unsafe_code)] // copies to and from images
 use super::{Arc, BTreeMap, BTreeSet, FILE_BYTES_MAX, Image, Random, SECTOR_BYTES, Shape, io};
 
+/// Sectors of a page of memory.
+const PAGE_SECTORS: u64 = 8;
 const ZERO_SECTOR: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
 
 #[derive(Debug, Default)]
@@ -37,6 +39,13 @@ pub(super) enum DirectoryChange {
 }
 
 impl DirectoryChange {
+    fn inode(&self) -> u64 {
+        let (DirectoryChange::Create { inode, .. }
+        | DirectoryChange::Remove { inode, .. }
+        | DirectoryChange::Rename { inode, .. }) = self;
+        *inode
+    }
+
     fn apply(&self, names: &mut BTreeMap<String, u64>) {
         match self {
             DirectoryChange::Create { name, inode } => {
@@ -61,7 +70,7 @@ impl Disk {
     pub fn inode(&mut self, inode: u64) -> &mut Inode {
         self.inodes
             .get_mut(&inode)
-            .expect("inodes are never forgotten")
+            .expect("inodes are never forgotten while the disk lives")
     }
 
     pub fn create(&mut self, name: &str) -> io::Result<u64> {
@@ -125,14 +134,16 @@ impl Disk {
         self.inode(inode).write_back(random, one_in);
     }
 
-    /// A copy with images of its own.
+    /// A copy with images of its own, of what a later boot may find.
     pub fn copy(&self) -> Disk {
+        let unsynced = self.unsynced.iter().map(DirectoryChange::inode);
+        let named = self.names.values().chain(self.durable_names.values());
+        let kept: BTreeSet<u64> = named.copied().chain(unsynced).collect();
         Disk {
             names: self.names.clone(),
-            inodes: self
-                .inodes
-                .iter()
-                .map(|(&inode, file)| (inode, file.copy()))
+            inodes: kept
+                .into_iter()
+                .map(|inode| (inode, self.inodes[&inode].copy()))
                 .collect(),
             durable_names: self.durable_names.clone(),
             unsynced: self.unsynced.clone(),
@@ -260,10 +271,8 @@ impl Inode {
 
     pub fn write_back(&mut self, random: &mut Random, one_in: u64) {
         let volatile = self.volatile_bytes();
-        for sector in self.dirty(&volatile) {
-            if random.one_in(one_in) {
-                self.make_durable(&volatile, sector);
-            }
+        for sector in some_of(self.dirty(&volatile), random, one_in) {
+            self.make_durable(&volatile, sector);
         }
     }
 
@@ -378,11 +387,9 @@ impl Inode {
         let mut bytes = self.durable.clone();
         bytes.resize((high as usize).next_multiple_of(SECTOR_BYTES), 0);
         // Dropped sectors are lost: the system thinks it has written them.
-        for sector in self.dirty(&volatile) {
-            if one_in > 0 && random.one_in(one_in) {
-                let start = sector as usize * SECTOR_BYTES;
-                bytes[start..start + SECTOR_BYTES].copy_from_slice(sector_of(&volatile, sector));
-            }
+        for sector in some_of(self.dirty(&volatile), random, one_in) {
+            let start = sector as usize * SECTOR_BYTES;
+            bytes[start..start + SECTOR_BYTES].copy_from_slice(sector_of(&volatile, sector));
         }
         bytes.truncate((len as usize).next_multiple_of(SECTOR_BYTES));
         bytes[len as usize..].fill(0);
@@ -396,6 +403,20 @@ impl Inode {
         (file.durable, file.durable_len) = (bytes, len);
         file
     }
+}
+
+/// One in so many of these sectors, or of the pages that they lie in: a system writes pages, a disk sectors. 0: none.
+fn some_of(mut sectors: Vec<u64>, random: &mut Random, one_in: u64) -> Vec<u64> {
+    let unit = if random.one_in(2) { 1 } else { PAGE_SECTORS };
+    let (mut last, mut chosen) = (None, false);
+    sectors.retain(|sector| {
+        if last != Some(sector / unit) {
+            chosen = one_in > 0 && random.one_in(one_in);
+            last = Some(sector / unit);
+        }
+        chosen
+    });
+    sectors
 }
 
 fn sector_of(bytes: &[u8], sector: u64) -> &[u8] {

@@ -20,6 +20,8 @@ pub enum CallKind {
     Sync,
     PunchHole,
     Map,
+    /// A store through a mapping. It cannot fail.
+    Store,
     /// `len`, `exists`, `list`, `lock`, `allocated_bytes`.
     Look,
 }
@@ -38,6 +40,7 @@ impl CallKind {
             CallKind::Sync => "sync_data",
             CallKind::PunchHole => "punch_hole",
             CallKind::Map => "map",
+            CallKind::Store => "store",
             CallKind::Look => "look",
         }
     }

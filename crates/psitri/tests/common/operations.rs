@@ -1,0 +1,447 @@
+//! What a client does: one function for each operation, named in [`OPERATIONS`].
+use super::{
+    Client, HeldSnapshot, LongTxn, Step, Stop,
+    changes::{change, some_key, some_value},
+    read_all, waits,
+};
+use psitri::{BackupOptions, Database, Durability, Isolation, Keyspace, WriteBatch};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+const SNAPSHOTS_MAX: usize = 3;
+
+/// Something that a client can do; how often, of all; and where the crash points are counted that come while it does it.
+pub struct Operation {
+    pub name: &'static str,
+    share: u64,
+    perform: fn(&mut Client<'_>) -> Step,
+}
+
+/// The names are headings of the table of crash points: operations that do alike share one.
+#[rustfmt::skip]
+pub const OPERATIONS: [Operation; 18] = [
+    Operation { name: "keyspaces", share: 4, perform: |client| client.create() },
+    Operation { name: "keyspaces", share: 2, perform: |client| client.drop_keyspace() },
+    Operation { name: "keyspaces", share: 4, perform: |client| client.rename() },
+    Operation { name: "flush", share: 4, perform: |client| client.flush() },
+    Operation { name: "checkpoint", share: 4, perform: |client| client.checkpoint() },
+    Operation { name: "compaction", share: 4, perform: |client| client.compact() },
+    Operation { name: "at rest", share: 6, perform: |client| client.wait() },
+    Operation { name: "commit", share: 12, perform: |client| client.long_step() },
+    Operation { name: "commit", share: 8, perform: |client| client.batch() },
+    Operation { name: "commit", share: 6, perform: |client| client.optimistic() },
+    Operation { name: "commit, direct", share: 16, perform: |client| client.transaction(true, 0) },
+    Operation { name: "commit, direct", share: 6, perform: |client| client.transaction(true, 60) },
+    Operation { name: "commit, spilling", share: 8, perform: |client| client.transaction(false, 60) },
+    Operation { name: "commit", share: 110, perform: |client| client.transaction(false, 0) },
+    Operation { name: "commit", share: 8, perform: |client| client.hold_snapshot() },
+    Operation { name: "large values", share: 3, perform: |client| client.large_value() },
+    Operation { name: "close and reopen", share: 4, perform: |client| client.reopen() },
+    Operation { name: "backup", share: 1, perform: |client| client.backup() },
+];
+
+impl Operation {
+    /// The index of one of them, each with its share.
+    pub fn draw(random: &mut super::Random) -> usize {
+        let all: u64 = OPERATIONS.iter().map(|operation| operation.share).sum();
+        let mut draw = random.below(all);
+        OPERATIONS
+            .iter()
+            .position(|operation| {
+                let hit = draw < operation.share;
+                draw = draw.saturating_sub(operation.share);
+                hit
+            })
+            .expect("the draw is below the sum")
+    }
+
+    pub fn perform(&self, client: &mut Client<'_>) -> Step {
+        (self.perform)(client)
+    }
+}
+
+impl Client<'_> {
+    fn names(&self) -> Vec<String> {
+        self.oracle.newest().keys().cloned().collect()
+    }
+
+    fn create(&mut self) -> Step {
+        let names = self.names();
+        if names.len() >= 6 {
+            return Ok(());
+        }
+        let name = format!("k{}", self.random.below(12));
+        if names.contains(&name) {
+            return Ok(());
+        }
+        let mut next = self.oracle.newest().clone();
+        next.insert(name.clone(), Arc::default());
+        self.try_for(next, format!("create {name}"));
+        let result = self.db.create_keyspace(&name).map(drop);
+        self.committed(result, waits(self.durability))
+    }
+
+    fn drop_keyspace(&mut self) -> Step {
+        let Some(name) = self.pick_free_keyspace() else {
+            return Ok(());
+        };
+        let mut next = self.oracle.newest().clone();
+        next.remove(&name);
+        self.try_for(next, format!("drop {name}"));
+        let result = self.db.drop_keyspace(&name);
+        self.committed(result, waits(self.durability))
+    }
+
+    fn rename(&mut self) -> Step {
+        let names = self.names();
+        let to = format!("k{}", self.random.below(12));
+        if names.is_empty() || names.contains(&to) {
+            return Ok(());
+        }
+        let from = &names[self.random.below(names.len() as u64) as usize];
+        let mut next = self.oracle.newest().clone();
+        let map = next.remove(from).expect("it was listed");
+        next.insert(to.clone(), map);
+        self.try_for(next, format!("rename {from} to {to}"));
+        if let Some(long) = &mut self.long
+            && long.name == *from
+        {
+            long.name.clone_from(&to);
+        }
+        let result = self.db.rename_keyspace(from, &to);
+        let failed = result.is_err();
+        let step = self.committed(result, waits(self.durability));
+        if failed
+            && let Some(long) = &mut self.long
+            && long.name == to
+        {
+            long.name.clone_from(from);
+        }
+        step
+    }
+
+    fn flush(&mut self) -> Step {
+        let result = self.db.flush();
+        self.check(result)?;
+        self.all_is_durable("flush");
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Step {
+        let result = self.db.checkpoint();
+        self.check(result)?;
+        self.all_is_durable("checkpoint");
+        Ok(())
+    }
+
+    fn compact(&mut self) -> Step {
+        // It waits for open transactions.
+        if self.long.is_some() {
+            return Ok(());
+        }
+        let result = self.db.compact();
+        self.check(result)?;
+        self.all_is_durable("compaction");
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Step {
+        std::thread::sleep(Duration::from_millis(self.random.below(25)));
+        Ok(())
+    }
+
+    /// Closes the database, or forgets to, and opens it again.
+    fn reopen(&mut self) -> Step {
+        let Some(options) = self.reopen_with.clone() else {
+            return Ok(());
+        };
+        (self.long, self.held) = (None, Vec::new());
+        let closes = !self.random.one_in(4);
+        if closes {
+            let result = self.db.clone().close();
+            self.check(result)?;
+            self.all_is_durable("close");
+        }
+        let place: Arc<dyn psitri::storage::Storage> = Arc::new(self.storage.clone());
+        // The last handle goes before the new one comes: one process has one.
+        self.db = psitri::Options::new()
+            .in_memory()
+            .expect("a database in memory");
+        let opened = Database::open_on(place, options);
+        self.db = self.check(opened)?;
+        let found = read_all(&self.db);
+        let found = self.check(found)?;
+        assert!(found == *self.oracle.newest(), "all is there after a close");
+        self.all_is_durable("reopening");
+        Ok(())
+    }
+
+    /// Takes a snapshot of everything, looks at one of those that are held, or lets one go.
+    fn hold_snapshot(&mut self) -> Step {
+        if self.held.len() >= SNAPSHOTS_MAX || self.random.one_in(4) {
+            if !self.held.is_empty() {
+                let which = self.random.below(self.held.len() as u64) as usize;
+                let held = self.held.swap_remove(which);
+                return self.look_at(&held);
+            }
+            return Ok(());
+        }
+        let mut keyspaces = Vec::new();
+        for (name, map) in self.oracle.newest().clone() {
+            let keyspace = self.db.open_keyspace(&name);
+            keyspaces.push((self.check(keyspace)?, map));
+        }
+        let snapshot = self.db.snapshot();
+        self.held.push(HeldSnapshot {
+            snapshot,
+            keyspaces,
+        });
+        Ok(())
+    }
+
+    fn look_at(&mut self, held: &HeldSnapshot) -> Step {
+        for (keyspace, map) in &held.keyspaces {
+            let mut wanted = map.iter();
+            let read = held.snapshot.for_each(keyspace, .., |key, value| {
+                let next = wanted.next().map(|(key, value)| (&key[..], &value[..]));
+                assert_eq!(next, Some((key, value)), "a snapshot does not change");
+                ControlFlow::Continue(())
+            });
+            self.check(read)?;
+            assert!(wanted.next().is_none(), "a snapshot loses nothing");
+            let keys: Vec<&[u8]> = map.keys().take(5).map(Vec::as_slice).collect();
+            let found = held.snapshot.get_many(keyspace, &keys);
+            let found = self.check(found)?;
+            let wanted: Vec<_> = keys.iter().map(|&key| Some(&map[key][..])).collect();
+            assert_eq!(found, wanted, "many keys at once");
+        }
+        Ok(())
+    }
+
+    /// A full backup and one on top of it, to real files, and a restored database that has what was there.
+    fn backup(&mut self) -> Step {
+        let directory = tempfile::tempdir().expect("a directory for temporary files");
+        let path = |name: &str| directory.path().join(name);
+        let content = self.oracle.newest().clone();
+        let made = self.db.backup(path("full"));
+        self.check(made)?;
+        self.transaction(false, 0)?;
+        let newer = self.oracle.newest().clone();
+        let options = BackupOptions::new().since(&[path("full")]);
+        let made = self.db.backup_with(path("more"), options);
+        self.check(made)?;
+        for (chain, wanted) in [(&["full"][..], content), (&["full", "more"], newer)] {
+            let chain: Vec<_> = chain.iter().map(|name| path(name)).collect();
+            let place = path(if chain.len() == 1 { "one" } else { "two" });
+            Database::restore(&chain, &place).expect("restoring");
+            let restored = Database::open(&place).expect("a restored database");
+            let found = read_all(&restored).expect("a restored database");
+            assert!(found == wanted, "a backup has what was there");
+        }
+        Ok(())
+    }
+
+    /// A keyspace that the open transaction does not hold.
+    fn pick_free_keyspace(&mut self) -> Option<String> {
+        let held = self.long.as_ref().map(|long| long.name.clone());
+        let mut names = self.names();
+        names.retain(|name| Some(name) != held.as_ref());
+        if names.is_empty() {
+            return None;
+        }
+        Some(names.swap_remove(self.random.below(names.len() as u64) as usize))
+    }
+
+    fn pick_durability(&mut self) -> Durability {
+        match self.random.below(12) {
+            0 => Durability::Sync,
+            1 => Durability::WriteThrough,
+            2 => Durability::Async,
+            _ => Durability::None,
+        }
+    }
+
+    /// Begins, goes on with, or ends the transaction that stays open.
+    fn long_step(&mut self) -> Step {
+        let Some(mut long) = self.long.take() else {
+            let Some(name) = self.pick_free_keyspace() else {
+                return Ok(());
+            };
+            let keyspace = self.db.open_keyspace(&name);
+            let keyspace = self.check(keyspace)?;
+            let map = (*self.oracle.newest()[&name]).clone();
+            let txn = self.db.begin(&[&keyspace]);
+            let txn = self.check(txn)?;
+            self.long = Some(LongTxn {
+                txn,
+                keyspace,
+                name,
+                map,
+            });
+            return Ok(());
+        };
+        if self.random.one_in(3) {
+            let mut next = self.oracle.newest().clone();
+            next.insert(long.name.clone(), Arc::new(long.map));
+            let durability = self.pick_durability();
+            let step = format!("long transaction on {}, {durability}", long.name);
+            self.try_for(next, step);
+            let result = long.txn.commit_with(durability);
+            return self.committed(result, waits(durability));
+        }
+        for _ in 0..self.random.below(6) {
+            let result = change(
+                &mut long.txn,
+                &long.keyspace,
+                &mut long.map,
+                self.random,
+                false,
+            );
+            self.check(result)?;
+        }
+        self.long = Some(long);
+        Ok(())
+    }
+
+    fn pick_keyspaces(&mut self, count: u64) -> Result<Vec<(String, Keyspace)>, Stop> {
+        let mut picked: Vec<(String, Keyspace)> = Vec::new();
+        for _ in 0..count {
+            if let Some(name) = self.pick_free_keyspace()
+                && picked.iter().all(|(known, _)| *known != name)
+            {
+                let keyspace = self.db.open_keyspace(&name);
+                picked.push((name, self.check(keyspace)?));
+            }
+        }
+        Ok(picked)
+    }
+
+    fn batch(&mut self) -> Step {
+        let picked = self.pick_keyspaces(2)?;
+        if picked.is_empty() {
+            return self.create();
+        }
+        let mut next = self.oracle.newest().clone();
+        let mut batch = WriteBatch::new();
+        for (name, keyspace) in &picked {
+            let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
+            for _ in 0..1 + self.random.below(5) {
+                let key = some_key(self.random);
+                if self.random.one_in(3) {
+                    batch.remove(keyspace, &key);
+                    map.remove(&key);
+                } else {
+                    let value = some_value(self.random);
+                    batch.upsert(keyspace, &key, &value);
+                    map.insert(key, value.into());
+                }
+            }
+        }
+        let durability = self.pick_durability();
+        batch.durability(durability);
+        self.try_for(next, format!("batch, {durability}"));
+        let result = self.db.write(batch);
+        self.committed(result, waits(durability))
+    }
+
+    /// A transaction that takes its locks when it commits. Nobody else writes meanwhile, so that it cannot lose.
+    fn optimistic(&mut self) -> Step {
+        let picked = self.pick_keyspaces(2)?;
+        if picked.is_empty() {
+            return self.create();
+        }
+        let mut next = self.oracle.newest().clone();
+        let mut txn = self.db.begin_optimistic(Isolation::Serializable);
+        for (name, keyspace) in &picked {
+            let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
+            for _ in 0..1 + self.random.below(5) {
+                let (key, other) = (some_key(self.random), some_key(self.random));
+                let found = txn.get(keyspace, &other).map(|v| v.map(<[u8]>::to_vec));
+                let found = self.check(found)?;
+                assert_eq!(found.as_deref(), map.get(&other).map(|v| &v[..]));
+                let result = if self.random.one_in(3) {
+                    map.remove(&key);
+                    txn.remove(keyspace, &key).map(drop)
+                } else {
+                    let value = some_value(self.random);
+                    let result = txn.upsert(keyspace, &key, &value);
+                    map.insert(key, value.into());
+                    result
+                };
+                self.check(result)?;
+            }
+        }
+        let durability = self.pick_durability();
+        self.try_for(next, format!("optimistic, {durability}"));
+        let result = txn.commit_with(durability);
+        self.committed(result, waits(durability))
+    }
+
+    /// A value of several pages, far from every node.
+    fn large_value(&mut self) -> Step {
+        let picked = self.pick_keyspaces(1)?;
+        let Some((name, keyspace)) = picked.first() else {
+            return self.create();
+        };
+        let len = 40_000 + self.random.below(160_000);
+        let (key, value) = (some_key(self.random), self.random.bytes(len as usize));
+        let mut next = self.oracle.newest().clone();
+        let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
+        let txn = self.db.begin(&[keyspace]);
+        let mut txn = self.check(txn)?;
+        let written = txn.upsert(keyspace, &key, &value);
+        self.check(written)?;
+        map.insert(key, value.into());
+        let durability = self.pick_durability();
+        self.try_for(next, format!("a value of {len} bytes, {durability}"));
+        let result = txn.commit_with(durability);
+        self.committed(result, waits(durability))
+    }
+
+    /// One transaction over some keyspaces; with `bulk` so many large puts that it may spill.
+    fn transaction(&mut self, direct: bool, bulk: u64) -> Step {
+        let count = 1 + self.random.below(3);
+        let picked = self.pick_keyspaces(count)?;
+        if picked.is_empty() {
+            return self.create();
+        }
+        let mut next = self.oracle.newest().clone();
+        let handles: Vec<&Keyspace> = picked.iter().map(|(_, keyspace)| keyspace).collect();
+        let txn = if direct {
+            self.db.begin_direct(&handles)
+        } else {
+            self.db.begin(&handles)
+        };
+        let mut txn = self.check(txn)?;
+        let puts = bulk * self.random.below(3) / 2;
+        for _ in 0..1 + self.random.below(8) + puts {
+            let (name, keyspace) = &picked[self.random.below(picked.len() as u64) as usize];
+            let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
+            let result = if self.random.one_in(8) {
+                // A level of its own, taken back or kept.
+                let mut level_map = map.clone();
+                let mut nested = txn.nested();
+                let result = change(&mut nested, keyspace, &mut level_map, self.random, false);
+                if self.random.one_in(2) && result.is_ok() {
+                    nested.commit();
+                    *map = level_map;
+                } else {
+                    nested.abort();
+                }
+                result
+            } else {
+                change(&mut txn, keyspace, map, self.random, puts > 0)
+            };
+            self.check(result)?;
+        }
+        if self.random.one_in(10) {
+            txn.abort();
+            return Ok(());
+        }
+        let durability = self.pick_durability();
+        let names: Vec<&str> = picked.iter().map(|(name, _)| name.as_str()).collect();
+        let step = format!("transaction on {names:?}, direct {direct}, bulk {puts}, {durability}");
+        self.try_for(next, step);
+        let result = txn.commit_with(durability);
+        self.committed(result, waits(durability))
+    }
+}
