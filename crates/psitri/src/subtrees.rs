@@ -280,9 +280,8 @@ impl Database {
             let begun = self.begin_direct(&all.iter().collect::<Vec<_>>());
             // It may have changed before the locks were held.
             let now = family();
-            let ids = |family: &Option<Vec<Arc<KeyspaceCore>>>| {
-                let ids = |family: &Vec<Arc<KeyspaceCore>>| family.iter().map(|c| c.id).collect();
-                family.as_ref().map(ids).unwrap_or_default()
+            let ids = |family: &Option<Vec<Arc<KeyspaceCore>>>| -> Vec<u32> {
+                family.iter().flatten().map(|core| core.id).collect()
             };
             if ids(&now) == ids(&seen) {
                 let txn = begun?;
