@@ -8,8 +8,7 @@
 //! (2) It is durable before its name can be used.
 //!
 //! # Failure modes
-//! Those of a checkpoint. A snapshot that could not be saved is not there; one that was dropped may be there again if the system fails before
-//! [`Database::drop_snapshot`] returns.
+//! Those of a checkpoint. A snapshot that could not be saved is not there, one that could not be dropped still is.
 
 use std::{
     collections::BTreeMap,
@@ -18,14 +17,12 @@ use std::{
 
 use crate::{
     Database, Keyspace, Result, Snapshot,
-    engine::KeyspaceChanges,
     error::Error,
     keyspace::{Place, check_name},
-    pager::Sink,
     state::Aliases,
     subtrees::clone_of,
     sync::Arc,
-    tree::{Root, kill_tree},
+    tree::Root,
     txn::{Committed, Content, Structure},
 };
 
@@ -207,23 +204,12 @@ impl Database {
     /// # Errors
     /// [`Error::SnapshotNotFound`], and those of a checkpoint.
     pub fn drop_snapshot(&self, name: &str) -> Result<()> {
-        let engine = &self.core.engine;
-        engine.check_writable()?;
-        {
-            let mut tree = engine.tree.lock();
-            let saved = tree.saved.get(name).ok_or_else(|| not_found(name))?;
-            let saved = Arc::clone(saved);
-            let version = engine.states.current().tree_version + 1;
-            let mut sink = Sink::new(&engine.pager, version);
-            for keyspace in saved.keyspaces.values() {
-                kill_tree(&mut sink, keyspace.root.node)?;
-            }
-            let changes = sink.finish()?;
-            tree.saved.remove(name);
-            tree.saved_changed.push((saved, false));
-            engine.publish_roots(&mut tree, &[], &KeyspaceChanges::default(), changes);
-        }
-        engine.checkpoint()
+        let structure = Structure {
+            unsave: Some(name.to_owned()),
+            ..Structure::default()
+        };
+        let txn = self.begin_direct(&[])?;
+        txn.commit_structure(structure).map(drop)
     }
 
     /// Makes a new keyspace of one in a saved snapshot, its subtrees included. It costs no copy. The keyspace that the snapshot was taken of,

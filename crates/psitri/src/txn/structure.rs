@@ -4,8 +4,8 @@
 //! still. What it does to entries and what it does to keyspaces becomes visible at once.
 //!
 //! # Invariants
-//! (1) Without shared trees the commit is one record of the log. A clone or a saved snapshot refers to roots, which a log cannot name: it is
-//!     made durable by a checkpoint before anybody sees it.
+//! (1) Where no trees are shared, the commit is one record of the log. A clone or a saved snapshot refers to roots, which a log cannot name: it
+//!     is made durable by a checkpoint before anybody sees it. So is the end of a saved snapshot.
 //! (2) A root that is referred to once more is counted before its version is published.
 //! (3) Handles change only when the commit cannot fail any more.
 //!
@@ -53,12 +53,14 @@ pub(crate) struct Structure {
     pub drop: Vec<Arc<KeyspaceCore>>,
     /// Name of a snapshot to save. The transaction has all keyspaces.
     pub save: Option<String>,
+    /// Name of a saved snapshot to drop.
+    pub unsave: Option<String>,
 }
 
 impl Structure {
-    fn shares_trees(&self) -> bool {
-        let is_clone = |new: &NewKeyspace| !matches!(new.content, Content::Empty);
-        self.save.is_some() || self.create.iter().any(is_clone)
+    fn is_logged(&self) -> bool {
+        let is_empty = |new: &NewKeyspace| matches!(new.content, Content::Empty);
+        self.save.is_none() && self.unsave.is_none() && self.create.iter().all(is_empty)
     }
 }
 
@@ -108,7 +110,7 @@ impl WriteTxn {
         self.merge_private()?;
         let private = self.private.as_mut().expect("the transaction is direct");
         let mut ops = private.ops.take().expect("a few operations are logged");
-        let by_checkpoint = structure.shares_trees() && !engine.in_memory;
+        let by_checkpoint = !structure.is_logged() && !engine.in_memory;
         if by_checkpoint {
             // Most of the flush, before others have to wait for it. If it fails, the one that counts fails as well.
             let _ = engine.pager.data_sync.sync();
@@ -144,6 +146,12 @@ impl WriteTxn {
                 }
             }
             let mut sink = Sink::new(&engine.pager, version);
+            if let Some(name) = &structure.unsave {
+                let saved = tree.saved.get(name).ok_or_else(|| not_found(name))?;
+                for keyspace in saved.keyspaces.values() {
+                    kill_tree(&mut sink, keyspace.root.node)?;
+                }
+            }
             for core in &structure.drop {
                 kill_tree(&mut sink, self.root_of(core.id).node)?;
                 ops.drop_keyspace(core.id);
@@ -231,6 +239,8 @@ impl WriteTxn {
             tree.saved_changed.push((Arc::clone(&saved), true));
             tree.saved.insert(name.clone(), saved);
         }
+        let unsaved = (structure.unsave.as_ref()).and_then(|name| tree.saved.remove(name));
+        (tree.saved_changed).extend(unsaved.iter().map(|saved| (Arc::clone(saved), false)));
         let updates = self.changed_roots(active, csn);
         let private = self.private.as_mut().expect("the transaction is direct");
         let mut all = std::mem::take(&mut private.changes);
@@ -242,6 +252,11 @@ impl WriteTxn {
                 if let Some(name) = &structure.save {
                     let id = tree.saved.remove(name).map(|saved| saved.id);
                     tree.saved_changed.retain(|(saved, _)| Some(saved.id) != id);
+                }
+                if let Some(saved) = unsaved {
+                    tree.saved_changed
+                        .retain(|(other, exists)| *exists || other.id != saved.id);
+                    tree.saved.insert(saved.name.clone(), saved);
                 }
                 return Err(error);
             }

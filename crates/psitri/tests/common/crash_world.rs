@@ -15,6 +15,8 @@ mod crash_points;
 mod operations;
 #[path = "oracle.rs"]
 mod oracle;
+#[path = "structures.rs"]
+mod structures;
 #[allow(unused_imports)] // as below
 pub use crash_points::{CLIENT_THREAD, CrashPoints};
 use operations::{OPERATIONS, Operation};

@@ -3,7 +3,7 @@
 //! After a crash the database must be in exactly one of these states: not before the last commit that was acknowledged as
 //! durable, and after the mere end of a process not before the last that was acknowledged at all. The commit that was under way
 //! may be there or not.
-use psitri::{Database, Error};
+use psitri::{Database, Error, Keyspace, Snapshot};
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 pub type Map = BTreeMap<Vec<u8>, Arc<[u8]>>;
@@ -174,9 +174,26 @@ fn difference(expected: &Content, found: &Content) -> String {
 /// Reads everything, and checks that counts agree with what is read.
 pub fn read_all(db: &Database) -> Result<Content, Error> {
     let mut content = Content::new();
-    let snapshot = db.snapshot();
-    for name in db.keyspaces() {
-        let keyspace = db.open_keyspace(&name)?;
+    read_into(&mut content, "", &db.snapshot())?;
+    for saved in db.saved_snapshots() {
+        let snapshot = db.saved_snapshot(&saved.name)?;
+        read_into(&mut content, &format!("@{}/", saved.name), &snapshot)?;
+    }
+    Ok(content)
+}
+
+/// Whether a name of a content is that of a keyspace in a saved snapshot.
+pub fn is_saved(path: &str) -> bool {
+    path.starts_with('@')
+}
+
+fn read_into(content: &mut Content, prefix: &str, snapshot: &Snapshot) -> Result<(), Error> {
+    let mut keyspaces: Vec<(String, Keyspace)> = Vec::new();
+    for name in snapshot.keyspaces() {
+        let keyspace = snapshot.keyspace(&name)?;
+        keyspaces.push((name, keyspace));
+    }
+    while let Some((name, keyspace)) = keyspaces.pop() {
         let mut map = Map::new();
         let mut last: Option<Vec<u8>> = None;
         snapshot.for_each(&keyspace, .., |key, value| {
@@ -196,7 +213,12 @@ pub fn read_all(db: &Database) -> Result<Content, Error> {
         if let Some((key, value)) = map.iter().nth(map.len() / 2) {
             assert_eq!(snapshot.get(&keyspace, key)?, Some(&value[..]), "get");
         }
-        content.insert(name, Arc::new(map));
+        for (key, _) in map.iter().filter(|(_, value)| value.is_empty()) {
+            if let Some(subtree) = snapshot.subtree(&keyspace, key)? {
+                keyspaces.push((format!("{name}/{}", key.escape_ascii()), subtree));
+            }
+        }
+        content.insert(format!("{prefix}{name}"), Arc::new(map));
     }
-    Ok(content)
+    Ok(())
 }
