@@ -28,6 +28,10 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(not(loom))]
+#[macro_use]
+mod trace;
+
 // Public for benchmarks and tests of the parts; not part of the supported interface.
 #[doc(hidden)]
 pub mod buffer;
@@ -76,6 +80,10 @@ mod layers;
 mod log_thread;
 #[cfg(not(loom))]
 mod merger;
+#[cfg(all(feature = "metrics", not(loom)))]
+mod metrics;
+#[cfg(not(loom))]
+mod monitor;
 #[cfg(not(loom))]
 mod optimistic;
 #[cfg(not(loom))]
@@ -85,6 +93,8 @@ mod pager;
 #[cfg(not(loom))]
 mod prefetch;
 #[cfg(not(loom))]
+mod progress;
+#[cfg(not(loom))]
 mod recovery;
 #[cfg(not(loom))]
 mod snapshot;
@@ -92,6 +102,8 @@ mod snapshot;
 mod state;
 #[cfg(not(loom))]
 mod stats;
+#[cfg(not(loom))]
+mod stats_file;
 #[cfg(not(loom))]
 mod tree;
 #[cfg(not(loom))]
@@ -108,8 +120,10 @@ pub use {
     keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
     optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},
+    progress::{Progress, ProgressUnit},
     snapshot::Snapshot,
     stats::{KeyspaceStats, Stats, VerifyReport},
+    stats_file::StatsRecord,
     txn::{Entry, NestedTxn, WriteTxn},
 };
 

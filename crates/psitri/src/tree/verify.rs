@@ -4,22 +4,47 @@ use super::{Node, Root, open_root};
 use crate::{
     Result,
     error::Error,
-    node::{self, NodeRef, Stored},
+    node::{self, NodeRef, Stored, UNIT_BYTES},
     pager::{DATA_FILE, Extent, Pager, value_extent},
+    progress::Watch,
 };
 
 /// What the check of a tree found.
-#[derive(Debug, Default)]
-pub(crate) struct TreeCheck {
+pub(crate) struct TreeCheck<'w, 'r, 'f> {
     pub nodes: u64,
     pub keys: u64,
     pub values_out_of_line: u64,
     /// Space in use, to be compared with the page map.
     pub extents: Vec<Extent>,
+    watch: &'w mut Watch<'r, 'f>,
+}
+
+impl<'w, 'r, 'f> TreeCheck<'w, 'r, 'f> {
+    /// `watch` is told of the bytes that were checked.
+    pub fn new(watch: &'w mut Watch<'r, 'f>) -> TreeCheck<'w, 'r, 'f> {
+        TreeCheck {
+            nodes: 0,
+            keys: 0,
+            values_out_of_line: 0,
+            extents: Vec::new(),
+            watch,
+        }
+    }
+
+    /// Notes an extent that was checked.
+    fn passed(&mut self, extent: Extent) -> Result<()> {
+        self.extents.push(extent);
+        self.watch
+            .advance(u64::from(extent.units) * UNIT_BYTES as u64)
+    }
 }
 
 /// Checks every node below `root`. The first damage found is the error.
-pub(crate) fn verify_tree(pager: &Pager, root: Root, check: &mut TreeCheck) -> Result<()> {
+pub(crate) fn verify_tree(
+    pager: &Pager,
+    root: Root,
+    check: &mut TreeCheck<'_, '_, '_>,
+) -> Result<()> {
     if root.node.is_null() {
         return Ok(());
     }
@@ -44,7 +69,7 @@ fn verify_node(
     level: u8,
     lower: &[u8],
     upper: Option<&[u8]>,
-    check: &mut TreeCheck,
+    check: &mut TreeCheck<'_, '_, '_>,
 ) -> Result<u64> {
     let bytes = pager.recheck_node(at)?;
     node::validate_deep(bytes).map_err(|e| damaged(at, &e.to_string()))?;
@@ -52,11 +77,11 @@ fn verify_node(
         return Err(damaged(at, "a child is on the wrong level"));
     }
     check.nodes += 1;
-    check.extents.push(Extent {
+    check.passed(Extent {
         page: at.page(),
         units: at.units(),
         birth: node::birth(bytes),
-    });
+    })?;
     match open_root(pager, at)? {
         Node::Leaf(leaf) => {
             let mut key = Vec::new();
@@ -70,7 +95,7 @@ fn verify_node(
                 if let Stored::External(pointer) = leaf.value(index) {
                     pager.recheck_value(&pointer)?;
                     check.values_out_of_line += 1;
-                    check.extents.push(value_extent(&pointer));
+                    check.passed(value_extent(&pointer))?;
                 }
             }
             check.keys += leaf.len() as u64;
