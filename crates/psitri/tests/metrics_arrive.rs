@@ -184,7 +184,7 @@ fn everything_that_is_promised_arrives() {
     assert!(arrived.iter().all(|name| described.contains_key(*name)));
 
     // A database in memory has its figures pushed too.
-    drop(known);
+    drop((known, described));
     let memory = options().in_memory().unwrap();
     memory.keyspace("k").unwrap();
     wait_until("a database in memory", || {
