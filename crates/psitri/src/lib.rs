@@ -24,6 +24,11 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Features
+//! None is on by default. `docs/observability.md` lists what they emit; single reads, writes and commits emit nothing.
+//! * `tracing`: spans and events for openings, merges, checkpoints, compaction, backups, checks, waiting writers, slow readers and failures.
+//! * `metrics`: counters, gauges and histograms for the `metrics` crate, pushed twice a second from a background thread.
+//!
 //! Where to look in the source: `ARCHITECTURE.md`. What is stored: `docs/format.md`. What survives what: `docs/durability.md`.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

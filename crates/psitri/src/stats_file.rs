@@ -128,8 +128,11 @@ impl StatsRecord {
     /// # fn main() -> Result<(), psitri::Error> {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let db = psitri::Database::open(dir.path().join("db"))?;
-    /// # std::thread::sleep(std::time::Duration::from_millis(500));
-    /// let record = psitri::StatsRecord::read(dir.path().join("db"))?;
+    /// # let record = loop {
+    /// #     if let Ok(record) = psitri::StatsRecord::read(dir.path().join("db")) {
+    /// #         break record;
+    /// #     }
+    /// # };
     /// assert!(record.age().as_secs() < 60);
     /// # Ok(()) }
     /// ```
@@ -144,8 +147,11 @@ impl StatsRecord {
     /// # fn main() -> Result<(), psitri::Error> {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let db = psitri::Database::open(dir.path().join("db"))?;
-    /// # std::thread::sleep(std::time::Duration::from_millis(500));
-    /// let record = psitri::StatsRecord::read(dir.path().join("db"))?;
+    /// # let record = loop {
+    /// #     if let Ok(record) = psitri::StatsRecord::read(dir.path().join("db")) {
+    /// #         break record;
+    /// #     }
+    /// # };
     /// assert!(!record.is_stale());
     /// # Ok(()) }
     /// ```
@@ -293,6 +299,16 @@ mod tests {
         );
         let failure = record.stats.failure.unwrap();
         assert!(failure.len() >= 256 && stats.failure.unwrap().starts_with(&failure));
+    }
+
+    #[test]
+    fn the_format_is_the_documented_one() {
+        let page = include_str!("../../../docs/format.md");
+        let (_, section) = page.split_once("The figures, in this order: ").unwrap();
+        let documented = section.split('`').skip(1).step_by(2);
+        let names = Stats::default().figures().map(|(name, _)| name);
+        assert!(documented.take(FIGURES).eq(names));
+        assert!(page.contains(&format!("how many there are: n, {FIGURES} |")));
     }
 
     #[test]
