@@ -10,7 +10,7 @@ use std::path::PathBuf;
     version,
     after_help = "Exit codes:
   0  done
-  1  key not found, or verify found damage
+  1  key not found, verify found damage, or top found no process that has the database open
   2  wrong usage
   3  the database cannot be opened: missing, locked by another process, or corrupted
   4  the database was opened, but the operation failed"
@@ -45,6 +45,17 @@ pub enum Command {
     Stat {
         /// Path of the database
         database: PathBuf,
+    },
+    /// Watch a database that another process has open; q ends it
+    Top {
+        /// Path of the database
+        database: PathBuf,
+        /// Time between two looks
+        #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+        interval: f64,
+        /// Print one frame as text, or as JSON with --json, and end
+        #[arg(long)]
+        once: bool,
     },
     /// Check every page and every entry
     Verify {

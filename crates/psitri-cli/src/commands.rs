@@ -1,8 +1,10 @@
 //! What each command does.
 use crate::arguments::{Cli, Command, Target};
+use crate::bar::Bar;
 use crate::copies;
 use crate::failure::{Failure, NOT_FOUND};
 use crate::text;
+use crate::top;
 use psitri::{Database, Keyspace, Options, Snapshot};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
@@ -17,6 +19,11 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
     let json = cli.json;
     match &cli.command {
         Command::Stat { database } => stat(database, json, out),
+        Command::Top {
+            database,
+            interval,
+            once,
+        } => top::top(database, *interval, *once, json, out),
         Command::Verify { database } => verify(database, json, out),
         Command::Get { target, key } => get(target, key, json, out),
         Command::Put {
@@ -42,7 +49,10 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
         } => copies::backup(database, directory, since, json, out),
         Command::Restore { database, backups } => copies::restore(database, backups, json, out),
         Command::Dump { database } => copies::dump(database, out),
-        Command::Load { database } => copies::load(database, &mut io::stdin().lock(), json, out),
+        Command::Load { database } => {
+            let bytes = copies::input_bytes();
+            copies::load(database, &mut io::stdin().lock(), bytes, json, out)
+        }
     }
 }
 
@@ -136,7 +146,9 @@ fn stat(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
 }
 
 fn verify(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
-    let report = open_read_only(path)?.verify()?;
+    let bar = Bar::new();
+    let report = open_read_only(path)?.verify_with(|progress| bar.show(progress))?;
+    drop(bar);
     let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
     if json {
         print_json(
@@ -306,7 +318,9 @@ fn keyspaces(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
 fn compact(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
     let database = open_existing(path)?;
     let before = database.stats()?.file_bytes;
-    database.compact()?;
+    let bar = Bar::new();
+    database.compact_with(|progress| bar.show(progress))?;
+    drop(bar);
     let after = database.stats()?.file_bytes;
     database.close()?;
     if json {

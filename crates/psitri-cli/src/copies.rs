@@ -3,18 +3,22 @@
 //! A dump is lines of text: a first line with the format, then for each keyspace a line with its name and a line for each entry, key and value
 //! with a tab between them, and a last line that says that it is complete. Bytes that are not printable are escaped, tabs and line ends among
 //! them.
+use crate::bar::Bar;
 use crate::commands::{FOUND, Outcome, open_read_only, print_json};
 use crate::failure::Failure;
 use crate::text;
-use indicatif::{ProgressBar, ProgressStyle};
 use psitri::{BackupInfo, BackupKind, BackupOptions, Database, Entry, Options};
 use serde_json::json;
-use std::io::{BufRead, Write};
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 const DUMP_FIRST_LINE: &str = "psitri dump, format 1";
 const DUMP_KEYSPACE: &str = "keyspace ";
 const DUMP_LAST_LINE: &str = "end";
+/// Lines of a dump between two movements of the bar.
+const LINES_BETWEEN_LOOKS: u64 = 1024;
 
 pub fn backup(
     path: &Path,
@@ -24,23 +28,13 @@ pub fn backup(
     out: &mut impl Write,
 ) -> Outcome {
     let database = open_read_only(path)?;
-    let bar = bar();
-    let mut report = |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    };
+    let bar = Bar::new();
+    let mut report = |progress| bar.show(progress);
     let options = BackupOptions::new().since(since).progress(&mut report);
     let info = database.backup_with(directory, options)?;
-    bar.finish_and_clear();
+    drop(bar);
     print_info(&info, json, out)?;
     Ok(FOUND)
-}
-
-/// Shown on terminals only.
-fn bar() -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{wide_bar} {human_pos} of {human_len} entries, {eta} left");
-    ProgressBar::new(0).with_style(style.expect("the template is right"))
 }
 
 fn print_info(info: &BackupInfo, json: bool, out: &mut impl Write) -> Result<(), Failure> {
@@ -69,7 +63,9 @@ fn print_info(info: &BackupInfo, json: bool, out: &mut impl Write) -> Result<(),
 }
 
 pub fn restore(path: &Path, backups: &[PathBuf], json: bool, out: &mut impl Write) -> Outcome {
-    Database::restore(backups, path)?;
+    let bar = Bar::new();
+    Database::restore_with(backups, path, |progress| bar.show(progress))?;
+    drop(bar);
     if json {
         print_json(out, &json!({ "ok": true }))?;
     }
@@ -100,13 +96,18 @@ struct Lines<'i, I> {
     input: &'i mut I,
     line: Vec<u8>,
     number: u64,
+    bytes: u64,
+    bar: Bar,
 }
 
 impl<I: BufRead> Lines<'_, I> {
     /// Reads the next line; false at the end.
     fn advance(&mut self) -> Result<bool, Failure> {
         self.line.clear();
-        self.input.read_until(b'\n', &mut self.line)?;
+        self.bytes += self.input.read_until(b'\n', &mut self.line)? as u64;
+        if self.number.is_multiple_of(LINES_BETWEEN_LOOKS) {
+            self.bar.reach(self.bytes);
+        }
         let is_whole = self.line.pop_if(|last| *last == b'\n').is_some();
         self.number += 1;
         Ok(is_whole)
@@ -125,11 +126,27 @@ impl<I: BufRead> Lines<'_, I> {
     }
 }
 
-pub fn load(path: &Path, input: &mut impl BufRead, json: bool, out: &mut impl Write) -> Outcome {
+/// Bytes of the file that is standard input; `None` if it is something else.
+pub fn input_bytes() -> Option<u64> {
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let metadata = input.metadata().ok()?;
+    metadata.is_file().then_some(metadata.len())
+}
+
+/// `input_bytes`: length of the input, if it is known.
+pub fn load(
+    path: &Path,
+    input: &mut impl BufRead,
+    input_bytes: Option<u64>,
+    json: bool,
+    out: &mut impl Write,
+) -> Outcome {
     let mut lines = Lines {
         input,
         line: Vec::new(),
         number: 0,
+        bytes: 0,
+        bar: Bar::of_bytes(input_bytes),
     };
     if !lines.advance()? || lines.line != DUMP_FIRST_LINE.as_bytes() {
         return Err(lines.wrong("this is no dump, or one of a newer release"));
@@ -165,6 +182,7 @@ pub fn load(path: &Path, input: &mut impl BufRead, json: bool, out: &mut impl Wr
     if !is_whole {
         return Err(lines.wrong("the dump ends here; it was cut short"));
     }
+    drop(lines);
     database.close()?;
     if json {
         print_json(out, &json!({ "keyspaces": keyspaces, "entries": entries }))?;

@@ -15,6 +15,8 @@ pub enum Failure {
     Usage(String),
     /// A keyspace that is not there.
     NoKeyspace(String),
+    /// Nobody has the database open, or without statistics.
+    NoStatistics(psitri::Error),
     Missing(PathBuf),
     Open(PathBuf, psitri::Error),
     Operation(psitri::Error),
@@ -34,7 +36,7 @@ impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Usage(_) => USAGE,
-            Self::NoKeyspace(_) => NOT_FOUND,
+            Self::NoKeyspace(_) | Self::NoStatistics(_) => NOT_FOUND,
             Self::Missing(_) | Self::Open(..) => CANNOT_OPEN,
             Self::Operation(_) | Self::Io(_) => OPERATION,
         })
@@ -55,7 +57,7 @@ impl fmt::Display for Failure {
             ),
             Self::Missing(path) => write!(f, "there is no database at {}", path.display()),
             Self::Open(path, error) => write!(f, "cannot open {}: {error}", path.display()),
-            Self::Operation(error) => error.fmt(f),
+            Self::Operation(error) | Self::NoStatistics(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),
         }
     }

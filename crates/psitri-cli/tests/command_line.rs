@@ -292,3 +292,152 @@ fn backups_are_restored_and_dumps_are_loaded() {
         assert!(ran.err.contains(message), "{}", ran.err);
     }
 }
+
+/// Runs the test [`an_owner_that_writes`] of this program in a process of its own, which opens the database and writes until it is killed.
+struct Owner(std::process::Child);
+
+impl Owner {
+    fn start(path: &Path) -> Owner {
+        let program = std::env::current_exe().expect("this program");
+        let child = Command::new(program)
+            .args(["--exact", "an_owner_that_writes", "--ignored"])
+            .env("PSITRI_TEST_OWNER", path)
+            .stdout(Stdio::null())
+            .spawn();
+        Owner(child.expect("the owner starts"))
+    }
+
+    fn kill(mut self) -> u32 {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ends");
+        self.0.id()
+    }
+}
+
+/// No test by itself: the process that `psitri top` looks at.
+#[test]
+#[ignore = "run by the tests of top, in a process of its own"]
+fn an_owner_that_writes() {
+    let Some(path) = std::env::var_os("PSITRI_TEST_OWNER") else {
+        return;
+    };
+    let db = psitri::Database::open(path).expect("opens");
+    let keyspace = db.keyspace("k").expect("a keyspace");
+    let _snapshot = db.snapshot();
+    for n in 0u64.. {
+        let mut txn = db.begin(&[&keyspace]).expect("begins");
+        txn.upsert(&keyspace, &n.to_be_bytes(), &[1; 100])
+            .expect("writes");
+        txn.commit().expect("commits");
+        // Slowly, but for ever.
+        if n.is_multiple_of(100) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+fn top_json(db: &str) -> serde_json::Value {
+    let ran = psitri(&["top", db, "--once", "--json"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    serde_json::from_str(&ran.out).expect("JSON")
+}
+
+#[test]
+fn top_watches_another_process() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("db");
+    let db = path.to_str().expect("a text path");
+    let absent = psitri(&["top", db, "--once"]);
+    assert_eq!(absent.code, 3, "{}", absent.err);
+    let owner = Owner::start(&path);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while psitri(&["top", db, "--once"]).code != 0 {
+        assert!(std::time::Instant::now() < deadline, "no statistics");
+    }
+    let seen = top_json(db);
+    assert_eq!(seen["process_id"], owner.0.id());
+    assert_eq!(seen["stale"], false);
+    assert!(seen["per_second"]["commits"].as_f64() > Some(0.0), "{seen}");
+    assert!(seen["per_second"]["wal_appended_bytes"].as_f64() > Some(0.0));
+    assert!(seen["figures"]["commits"].as_u64() > Some(0));
+    assert_eq!(
+        seen["figures"]["pins"].as_u64().map(|pins| pins > 0),
+        Some(true)
+    );
+
+    let text = psitri(&["top", db, "--once"]).out;
+    let process = format!("open in process {} for ", owner.0.id());
+    for part in [
+        process.as_str(),
+        "commits /s",
+        "active buffer",
+        "frozen, waiting",
+        "to replay",
+        "oldest sees the past of",
+        "data file",
+        "longest free run",
+        "the last took",
+        "writers waited",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "no colours: {text}");
+
+    // The screen needs a terminal, and JSON is for one frame.
+    for (arguments, part) in [
+        (&["top", db][..], "no terminal"),
+        (&["top", db, "--json"], "--once"),
+        (&["top", db, "--interval", "0"], "seconds are allowed"),
+    ] {
+        let ran = psitri(arguments);
+        assert_eq!(ran.code, 2, "{arguments:?}");
+        assert!(ran.err.contains(part), "{}", ran.err);
+    }
+
+    let process = owner.kill();
+    // As if it had been a minute ago.
+    let mut record = std::fs::read(path.join("stats")).expect("the record is still there");
+    let written = u64::from_le_bytes(record[24..32].try_into().expect("8 bytes"));
+    record[24..32].copy_from_slice(&(written - 61_000_000).to_le_bytes());
+    let crc = crc32c::crc32c(&record[..1020]);
+    record[1020..].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(path.join("stats"), record).expect("writable");
+    let text = psitri(&["top", db, "--once"]).out;
+    assert!(text.contains("no news for 1 min "), "{text}");
+    assert!(
+        text.contains(&format!("process {process} was killed, or hangs")),
+        "{text}"
+    );
+    assert_eq!(top_json(db)["stale"], true);
+
+    psitri::Database::open(&path)
+        .expect("opens")
+        .close()
+        .expect("closes");
+    let closed = psitri(&["top", db, "--once"]);
+    assert_eq!(closed.code, 1);
+    assert!(closed.err.contains("no statistics"), "{}", closed.err);
+}
+
+#[test]
+fn no_bar_is_drawn_where_there_is_no_terminal() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let at = |name: &str| {
+        let path = fixture.directory.path().join(name);
+        path.to_str().expect("a text path").to_owned()
+    };
+    let dump = psitri(&["dump", &db]).out;
+    let (copy, again, loaded) = (at("copy"), at("again"), at("loaded"));
+    let commands: [&[&str]; 5] = [
+        &["verify", &db],
+        &["compact", &db],
+        &["backup", &db, &copy],
+        &["restore", &again, &copy],
+        &["load", &loaded],
+    ];
+    for arguments in commands {
+        let ran = psitri_with_input(arguments, dump.as_bytes());
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{arguments:?}");
+    }
+}

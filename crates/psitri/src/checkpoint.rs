@@ -80,6 +80,8 @@ impl Engine {
         }
         let one = self.checkpointing.lock();
         let start = Instant::now();
+        let busy = self.counters.checkpointing.begin();
+        trace_span!(DEBUG, "checkpoint");
         // Under the lock: after a flush that failed for the one before, another proves nothing.
         self.check_writable()?;
         let mut tree = self.tree.lock();
@@ -114,9 +116,10 @@ impl Engine {
             AfterCheckpoint::GiveBack => self.after_checkpoint(&prepared),
             AfterCheckpoint::Another => Ok(()),
         };
+        drop(busy);
         drop(one);
         let took = start.elapsed();
-        self.options.events.tell(|| Event::Checkpoint { took });
+        self.tell(|| Event::Checkpoint { took });
         result
     }
 
@@ -131,6 +134,7 @@ impl Engine {
         keyspaces: &KeyspaceChanges,
         mut changes: Changes,
     ) -> Result<()> {
+        let _busy = self.counters.checkpointing.begin();
         let (version, table) = {
             let state = self.states.current();
             let mut next = State {
@@ -406,7 +410,7 @@ impl Engine {
         let cause = error.to_string();
         let before = self.signals.lock.lock().failure.replace(cause.clone());
         if before.is_none() {
-            self.options.events.tell(|| Event::Failed { cause });
+            self.tell(|| Event::Failed { cause });
         }
     }
 

@@ -5,10 +5,17 @@
 //!
 //! # Invariants
 //! (1) Between two passes a checkpoint is durable, so that the space that the first one left can be used by the second.
-//! (2) A pass that finds nothing to do in a keyspace publishes nothing.
+//! (2) A pass that finds nothing to do in a keyspace publishes nothing, and neither does one that its caller ends.
+
+use std::ops::ControlFlow;
 
 use crate::{
-    Database, Keyspace, Result, error::Error, node::UNITS_PER_PAGE, sync::Arc, tree::Rewrite,
+    Database, Keyspace, Progress, ProgressUnit, Result,
+    error::Error,
+    node::UNITS_PER_PAGE,
+    progress::{Report, Watch},
+    sync::Arc,
+    tree::Rewrite,
 };
 
 /// All leaves are packed anew if pages in use are this share (one in so many) more than what they hold would fill. Only some of them would
@@ -51,15 +58,43 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn compact(&self) -> Result<()> {
+        self.compact_watched(None)
+    }
+
+    /// As [`Database::compact`], and tells how far it is, in entries of each pass over the trees. `total` grows when another pass is found to
+    /// be worth while. [`ControlFlow::Break`] ends it with [`Error::Cancelled`]: keyspaces that had their turn stay packed, the others are as
+    /// they were.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// use std::ops::ControlFlow;
+    /// db.compact_with(|progress| {
+    ///     eprintln!("{} of {} {}", progress.done, progress.total, progress.unit);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    pub fn compact_with(
+        &self,
+        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.compact_watched(Some(&mut progress))
+    }
+
+    fn compact_watched(&self, report: Option<&mut Report<'_>>) -> Result<()> {
+        trace_span!(INFO, "compact");
         let engine = &self.core.engine;
+        let mut watch = Watch::new("compact", report, ProgressUnit::Entries);
         engine.check_writable()?;
         engine.checkpoint_fully()?;
         if engine.in_memory {
-            return Ok(());
+            return watch.finish();
         }
         let (used, live_units, _) = engine.pager.packing();
         if used * UNITS_PER_PAGE as u64 > live_units + live_units / WASTE_SHARE {
-            self.rewrite_all(Rewrite::Leaves)?;
+            self.rewrite_all(Rewrite::Leaves, &mut watch)?;
             engine.checkpoint_fully()?;
         }
         for _ in 0..ROUNDS_MAX {
@@ -68,33 +103,47 @@ impl Database {
             if end - cut <= end / GAIN_SHARE {
                 break;
             }
-            self.rewrite_all(Rewrite::From(cut))?;
+            self.rewrite_all(Rewrite::From(cut), &mut watch)?;
             engine.checkpoint_fully()?;
             if engine.pager.page_end() >= end {
                 break;
             }
         }
-        Ok(())
+        watch.finish()
     }
 
-    fn rewrite_all(&self, rewrite: Rewrite) -> Result<()> {
+    fn rewrite_all(&self, rewrite: Rewrite, watch: &mut Watch<'_, '_>) -> Result<()> {
+        let keys: u64 = {
+            let state = self.core.engine.states.current();
+            let keyspaces = state.keyspaces.iter().flatten();
+            keyspaces.map(|keyspace| keyspace.root.keys).sum()
+        };
+        let end = watch.done() + keys;
+        watch.expect(keys);
         let all: Vec<Keyspace> = {
             let names = self.core.engine.keyspaces.read();
             let cores = names.by_id.values().map(Arc::clone);
             cores.map(|core| Keyspace { core }).collect()
         };
         for keyspace in &all {
-            self.rewrite(keyspace, rewrite)?;
+            self.rewrite(keyspace, rewrite, watch)?;
+            // Between two keyspaces the caller is asked in any case.
+            watch.tell()?;
         }
-        Ok(())
+        watch.reach(end)
     }
 
-    fn rewrite(&self, keyspace: &Keyspace, rewrite: Rewrite) -> Result<()> {
+    fn rewrite(
+        &self,
+        keyspace: &Keyspace,
+        rewrite: Rewrite,
+        watch: &mut Watch<'_, '_>,
+    ) -> Result<()> {
         let mut transaction = match self.begin_direct(&[keyspace]) {
             Err(Error::KeyspaceGone { .. }) => return Ok(()),
             other => other?,
         };
-        if transaction.rewrite(rewrite)? {
+        if transaction.rewrite(rewrite, watch)? {
             transaction.commit()
         } else {
             transaction.abort();

@@ -518,6 +518,7 @@ fn run_guarded(engine: &Engine, body: fn(&Engine)) {
 impl Drop for DatabaseCore {
     fn drop(&mut self) {
         let engine = &self.engine;
+        trace_span!(INFO, "close", path = %engine.storage.describe());
         let may_write = !engine.read_only && !engine.is_poisoned() && !engine.in_memory;
         if may_write && !engine.is_at_rest() {
             // Nothing is lost if this fails: the log has everything.

@@ -108,14 +108,80 @@ impl KeyspaceChanges {
     }
 }
 
-/// Counters for `stats`.
-#[derive(Default)]
+/// Counters for `stats`. Commits touch none of them.
 pub(crate) struct Counters {
     pub merges: AtomicU64,
     pub merged_entries: AtomicU64,
+    pub merged_bytes: AtomicU64,
+    pub merging: Activity,
     pub checkpoints: AtomicU64,
+    pub checkpointing: Activity,
     pub stalls: AtomicU64,
     pub stalled_us: AtomicU64,
+    pub paced: AtomicU64,
+    pub paced_us: AtomicU64,
+    /// When the database was opened, with which commit as its newest, and where the log ended.
+    pub opened_at: Instant,
+    pub opened_csn: u64,
+    pub opened_lsn: u64,
+}
+
+impl Counters {
+    fn new(opened_csn: u64, opened_lsn: u64) -> Counters {
+        Counters {
+            merges: AtomicU64::new(0),
+            merged_entries: AtomicU64::new(0),
+            merged_bytes: AtomicU64::new(0),
+            merging: Activity::default(),
+            checkpoints: AtomicU64::new(0),
+            checkpointing: Activity::default(),
+            stalls: AtomicU64::new(0),
+            stalled_us: AtomicU64::new(0),
+            paced: AtomicU64::new(0),
+            paced_us: AtomicU64::new(0),
+            opened_at: Instant::now(),
+            opened_csn,
+            opened_lsn,
+        }
+    }
+}
+
+/// Work that is done now and then, by one thread at a time: how long it takes.
+#[derive(Default)]
+pub(crate) struct Activity {
+    /// Of all that ended, in microseconds.
+    pub total_us: AtomicU64,
+    /// Of the one that ended last.
+    pub last_us: AtomicU64,
+    /// When the one at work began.
+    since: Mutex<Option<Instant>>,
+}
+
+impl Activity {
+    /// Work begins; it ends when what is returned is dropped.
+    pub fn begin(&self) -> Busy<'_> {
+        *self.since.lock() = Some(Instant::now());
+        Busy(self)
+    }
+
+    /// For how long the one at work has been at it; zero if there is none.
+    pub fn now_us(&self) -> u64 {
+        (*self.since.lock()).map_or(0, |since| since.elapsed().as_micros() as u64)
+    }
+}
+
+/// Work that goes on.
+pub(crate) struct Busy<'a>(&'a Activity);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let Some(since) = self.0.since.lock().take() else {
+            return;
+        };
+        let took = since.elapsed().as_micros() as u64;
+        self.0.total_us.fetch_add(took, Ordering::Relaxed);
+        self.0.last_us.store(took, Ordering::Relaxed);
+    }
 }
 
 /// What wakes the background threads and those who wait for them.
@@ -159,6 +225,8 @@ pub(crate) struct Engine {
     pub pool: Arc<ArenaPool>,
     pub signals: Signals,
     pub counters: Counters,
+    #[cfg(feature = "metrics")]
+    pub metrics: crate::metrics::Metrics,
     /// Fill of the active buffer when a writer was last slowed down.
     paced_bytes: AtomicU64,
     /// One checkpoint at a time.
@@ -248,10 +316,10 @@ impl Engine {
             let shared = log.shared();
             shared.appended_lsn() - shared.retained_bytes()
         });
+        let opened_lsn = log.as_ref().map_or(0, |log| log.shared().appended_lsn());
         Engine {
             id,
             options,
-            storage,
             read_only: kind == EngineKind::ReadOnly,
             in_memory: kind == EngineKind::Memory,
             pager,
@@ -269,12 +337,15 @@ impl Engine {
             keyspaces: RwLock::new(keyspaces),
             pool,
             signals: Signals::default(),
-            counters: Counters::default(),
+            counters: Counters::new(csn, opened_lsn),
+            #[cfg(feature = "metrics")]
+            metrics: crate::metrics::Metrics::new(storage.describe()),
             paced_bytes: AtomicU64::new(0),
             checkpointing: Mutex::new(()),
             replay_from: AtomicU64::new(replay_from),
             flush_wanted: AtomicBool::new(false),
             poison: OnceLock::new(),
+            storage,
             _lock: lock,
         }
     }
@@ -298,7 +369,7 @@ impl Engine {
         let is_first = self.poison.set(cause.clone()).is_ok();
         self.signals.done.notify_all();
         if is_first {
-            self.options.events.tell(|| Event::Poisoned { cause });
+            self.tell(|| Event::Poisoned { cause });
         }
     }
 
@@ -340,8 +411,7 @@ impl Engine {
 
     /// Reports states that are held for long, each once.
     pub fn report_slow_readers(&self) {
-        let events = &self.options.events;
-        if !events.is_heard() || self.states.retired_len() == 0 {
+        if !self.is_heard() || self.states.retired_len() == 0 {
             return;
         }
         let mut slow = Vec::new();
@@ -358,7 +428,7 @@ impl Engine {
                 .pager
                 .space_use()
                 .map_or(0, |space| space.pending_bytes);
-            events.tell(|| Event::SlowReader { age, pending_bytes });
+            self.tell(|| Event::SlowReader { age, pending_bytes });
         }
     }
 
@@ -479,7 +549,12 @@ impl Engine {
         }
         self.paced_bytes.store(used, Ordering::Relaxed);
         let over = (used * 2).saturating_sub(budget).min(budget);
-        std::thread::sleep(Duration::from_micros(over * 1000 / budget));
+        let pause_us = over * 1000 / budget;
+        std::thread::sleep(Duration::from_micros(pause_us));
+        self.counters.paced.fetch_add(1, Ordering::Relaxed);
+        self.counters
+            .paced_us
+            .fetch_add(pause_us, Ordering::Relaxed);
     }
 
     fn wait_for_room(&self, generation: u64) -> Result<()> {
@@ -513,7 +588,7 @@ impl Engine {
         self.counters
             .stalled_us
             .fetch_add(waited.as_micros() as u64, Ordering::Relaxed);
-        self.options.events.tell(|| Event::Stalled { waited });
+        self.tell(|| Event::Stalled { waited });
         result?;
         self.freeze(generation)
     }

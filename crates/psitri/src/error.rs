@@ -216,6 +216,24 @@ pub enum Error {
         keyspace: String,
     },
 
+    /// The caller's progress function ended the call.
+    #[error(
+        "{call} was cancelled by its caller; what it did before is sound, call it again for the rest"
+    )]
+    Cancelled {
+        /// The call.
+        call: &'static str,
+    },
+
+    /// No process keeps statistics of the database.
+    #[error(
+        "{path}: no statistics; open the database for writing, with the option stats_file, in the process to be watched"
+    )]
+    NoStatistics {
+        /// The directory.
+        path: PathBuf,
+    },
+
     /// A backup cannot be made, read or restored.
     #[error("{path}: {what}")]
     Backup {

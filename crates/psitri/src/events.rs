@@ -6,7 +6,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::sync::Arc;
+use crate::{engine::Engine, sync::Arc};
 
 /// Something that happened. More kinds may come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,11 +64,30 @@ impl Events {
         self.0.is_some()
     }
 
-    /// Tells what happened; `event` is made only for a handler.
-    pub fn tell(&self, event: impl FnOnce() -> Event) {
+    fn tell(&self, event: &Event) {
         if let Some(handler) = &self.0 {
-            handler(&event());
+            handler(event);
         }
+    }
+}
+
+impl Engine {
+    /// Whether anybody might hear of events.
+    pub fn is_heard(&self) -> bool {
+        cfg!(any(feature = "tracing", feature = "metrics")) || self.options.events.is_heard()
+    }
+
+    /// Tells the program, `tracing` and `metrics` what happened; `event` is made only if one of them might hear it.
+    pub fn tell(&self, event: impl FnOnce() -> Event) {
+        if !self.is_heard() {
+            return;
+        }
+        let event = event();
+        #[cfg(feature = "tracing")]
+        crate::trace::event(&event);
+        #[cfg(feature = "metrics")]
+        self.metrics.record(&event);
+        self.options.events.tell(&event);
     }
 }
 

@@ -24,9 +24,18 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Features
+//! None is on by default. `docs/observability.md` lists what they emit; single reads, writes and commits emit nothing.
+//! * `tracing`: spans and events for openings, merges, checkpoints, compaction, backups, checks, waiting writers, slow readers and failures.
+//! * `metrics`: counters, gauges and histograms for the `metrics` crate, pushed twice a second from a background thread.
+//!
 //! Where to look in the source: `ARCHITECTURE.md`. What is stored: `docs/format.md`. What survives what: `docs/durability.md`.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
+
+#[cfg(not(loom))]
+#[macro_use]
+mod trace;
 
 // Public for benchmarks and tests of the parts; not part of the supported interface.
 #[doc(hidden)]
@@ -76,6 +85,10 @@ mod layers;
 mod log_thread;
 #[cfg(not(loom))]
 mod merger;
+#[cfg(all(feature = "metrics", not(loom)))]
+mod metrics;
+#[cfg(not(loom))]
+mod monitor;
 #[cfg(not(loom))]
 mod optimistic;
 #[cfg(not(loom))]
@@ -84,6 +97,8 @@ mod options;
 mod pager;
 #[cfg(not(loom))]
 mod prefetch;
+#[cfg(not(loom))]
+mod progress;
 #[cfg(not(loom))]
 mod recovery;
 #[cfg(not(loom))]
@@ -94,6 +109,8 @@ mod snapshot;
 mod state;
 #[cfg(not(loom))]
 mod stats;
+#[cfg(not(loom))]
+mod stats_file;
 #[cfg(not(loom))]
 mod subtrees;
 #[cfg(not(loom))]
@@ -112,9 +129,11 @@ pub use {
     keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
     optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},
+    progress::{Progress, ProgressUnit},
     saved::SavedSnapshotInfo,
     snapshot::Snapshot,
     stats::{KeyspaceStats, Stats, VerifyReport},
+    stats_file::StatsRecord,
     txn::{Entry, NestedTxn, WriteTxn},
 };
 

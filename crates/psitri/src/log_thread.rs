@@ -1,5 +1,6 @@
 //! Housekeeping for the writers: log segments and buffer memory are touched ahead of them, full segments are flushed ahead of commits that
-//! wait for the disk, and with [`Durability::Async`](crate::Durability::Async) the log is flushed at intervals.
+//! wait for the disk, and with [`Durability::Async`](crate::Durability::Async) the log is flushed at intervals. The thread also writes the
+//! statistics file: it goes on while others merge and take checkpoints.
 //!
 //! Where no commit waits, full segments are left to the system: flushing a mapped segment takes every page from all processors once, which
 //! was a fifth of the work of loads, and most of it is never needed, as the next checkpoint releases the segment.
@@ -10,6 +11,7 @@ use crate::{
     Durability,
     engine::Engine,
     error::Error,
+    monitor::Monitor,
     sync::{Arc, Ordering},
 };
 
@@ -31,10 +33,12 @@ impl Engine {
         let mut flushed_at = Instant::now();
         let mut seen = log.appended_lsn();
         let mut moved_at = None;
+        let mut monitor = Monitor::new(self);
         loop {
             if self.signals.lock.lock().stopping {
                 return;
             }
+            monitor.tick();
             if self.check_writable().is_ok() {
                 let now = log.appended_lsn();
                 if now != seen {

@@ -24,6 +24,7 @@ use crate::{
     error::Error,
     events::Event,
     layers::CSN_NEWEST,
+    monitor::Monitor,
     node::PAGE_BYTES,
     pager::{Changes, Sink, value_extent},
     state::{Generation, State},
@@ -62,7 +63,12 @@ pub(crate) fn merge_buffer(
 pub(crate) fn run(engine: &Engine) {
     let mut seen = (0, 0);
     let mut since = Instant::now();
+    // Without a log thread.
+    let mut monitor = engine.in_memory.then(|| Monitor::new(engine));
     loop {
+        if let Some(monitor) = &mut monitor {
+            monitor.tick();
+        }
         {
             let mut signals = engine.signals.lock.lock();
             if signals.stopping {
@@ -317,6 +323,13 @@ impl<'f> Task<'f> {
 
 fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
     let start = Instant::now();
+    let busy = engine.counters.merging.begin();
+    trace_span!(
+        DEBUG,
+        "merge",
+        buffers = fold.generations.len(),
+        keyspaces = fold.slots.len()
+    );
     let mut tasks: Vec<Task<'_>> = {
         let state = engine.states.current();
         fold.slots
@@ -352,6 +365,7 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
                 merged.changes.append(part.changes);
                 merged.adopted.append(&mut part.adopted);
                 merged.entries += part.entries;
+                merged.bytes += part.bytes;
             }
             Err(error) => failure = Some(error),
         }
@@ -362,11 +376,9 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
     }
     let entries = merged.entries;
     publish(engine, fold, merged);
+    drop(busy);
     let took = start.elapsed();
-    engine
-        .options
-        .events
-        .tell(|| Event::Merged { entries, took });
+    engine.tell(|| Event::Merged { entries, took });
     Ok(())
 }
 
@@ -376,6 +388,8 @@ struct MergedPart {
     changes: Changes,
     adopted: Vec<u64>,
     entries: u64,
+    /// Memory of the buffers.
+    bytes: u64,
 }
 
 fn merge_tasks(engine: &Engine, fold: &Fold, tasks: &mut [Task<'_>]) -> Result<MergedPart> {
@@ -402,6 +416,7 @@ fn merge_each(
             .filter(|buffer| !buffer.is_empty())
             .collect();
         let entries: u64 = filled.iter().map(|buffer| buffer.stats().entries).sum();
+        merged.bytes += filled.iter().map(|b| b.stats().bytes).sum::<u64>();
         let is_long = entries > engine.options.buffer_bytes as u64 / LONG_ENTRY_BYTES;
         if is_long {
             // What is published slice by slice must not take with it what belongs to other keyspaces.
@@ -517,6 +532,10 @@ fn publish(engine: &Engine, fold: &Fold, merged: MergedPart) {
         .counters
         .merged_entries
         .fetch_add(merged.entries, Ordering::Relaxed);
+    engine
+        .counters
+        .merged_bytes
+        .fetch_add(merged.bytes, Ordering::Relaxed);
 }
 
 /// Makes a commit visible that is stamped and waits for the disk. The merge flushes itself: the thread that logged the

@@ -133,6 +133,7 @@ pub struct Options {
     pub(crate) map_reserve_bytes: u64,
     pub(crate) events: Events,
     pub(crate) slow_reader_after: Duration,
+    pub(crate) stats_file: bool,
 }
 
 impl Default for Options {
@@ -150,6 +151,7 @@ impl Default for Options {
             map_reserve_bytes: 1 << 40,
             events: Events::default(),
             slow_reader_after: Duration::from_secs(60),
+            stats_file: true,
         }
     }
 }
@@ -349,6 +351,23 @@ impl Options {
     /// ```
     pub fn slow_reader_after(mut self, age: Duration) -> Options {
         self.slow_reader_after = age;
+        self
+    }
+
+    /// Whether figures are kept in the file `stats` of the database directory while the database is open for writing, for `psitri top` and
+    /// [`StatsRecord::read`](crate::StatsRecord::read) in other processes. Default true. A background thread writes 1 KiB at most twice a second,
+    /// without a flush; nothing depends on the file.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// let db = psitri::Options::new().stats_file(false).open(&path)?;
+    /// assert!(!path.join("stats").exists());
+    /// # Ok(()) }
+    /// ```
+    pub fn stats_file(mut self, keep: bool) -> Options {
+        self.stats_file = keep;
         self
     }
 

@@ -71,6 +71,7 @@ pub(crate) fn open(
     kind: OpenKind,
     in_memory: bool,
 ) -> Result<Engine> {
+    trace_span!(INFO, "open", path = %storage.describe(), read_only = (kind == OpenKind::ReadOnly));
     options.check()?;
     let read_only = kind == OpenKind::ReadOnly;
     let path = || storage.describe().into();
@@ -130,22 +131,32 @@ pub(crate) fn open(
         ));
     }
     let mut lost = None;
-    let replayed = wal::replay_while(
-        storage.as_ref(),
-        superblock.wal_start_lsn,
-        superblock.wal_durable_lsn,
-        |record| {
-            let failed = |error| WalError::Visitor(Box::new(error));
-            lost = recovery.missing(&pager, &record).map_err(failed)?;
-            if lost.is_some() {
-                return Ok(false);
-            }
-            recovery
-                .apply(&pager, &record)
-                .map_err(failed)
-                .map(|()| true)
-        },
-    );
+    let replayed = {
+        trace_span!(INFO, "recover", from_lsn = superblock.wal_start_lsn);
+        let replayed = wal::replay_while(
+            storage.as_ref(),
+            superblock.wal_start_lsn,
+            superblock.wal_durable_lsn,
+            |record| {
+                let failed = |error| WalError::Visitor(Box::new(error));
+                lost = recovery.missing(&pager, &record).map_err(failed)?;
+                if lost.is_some() {
+                    return Ok(false);
+                }
+                recovery
+                    .apply(&pager, &record)
+                    .map_err(failed)
+                    .map(|()| true)
+            },
+        );
+        trace_event!(
+            INFO,
+            csn_checkpoint = superblock.csn,
+            csn = recovery.csn,
+            "the log was read"
+        );
+        replayed
+    };
     let end = match (replayed, lost) {
         // (4): the log was durable beyond the record, so what is missing was too.
         (Err(WalError::Corrupted { .. }), Some(damage)) => return Err(damage),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::Random;
-use psitri::{BackupKind, BackupOptions, Database, Error, Options};
+use psitri::{BackupKind, BackupOptions, Database, Error, Options, Progress};
 
 /// Every keyspace with its entries.
 type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -153,14 +153,18 @@ fn a_backup_is_one_moment_whoever_writes_meanwhile() {
         let mut backups: Vec<PathBuf> = Vec::new();
         for round in 0..4 {
             let path = dir.path().join(format!("backup {round}"));
-            let mut reports = 0;
-            let mut report = |done: u64, all: u64| {
-                assert!(done <= all);
-                reports += 1;
+            let mut last = None;
+            let mut report = |progress: Progress| {
+                assert!(progress.done <= progress.total);
+                last = Some((progress.done, progress.total));
+                ControlFlow::Continue(())
             };
             let options = BackupOptions::new().since(&backups).progress(&mut report);
             db.backup_with(&path, options).unwrap();
-            assert!(reports > 0);
+            assert_eq!(
+                last,
+                Some((u64::from(ACCOUNTS) * 2, u64::from(ACCOUNTS) * 2))
+            );
             backups.push(path);
         }
         stop.store(true, Ordering::Relaxed);

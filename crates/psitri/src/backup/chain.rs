@@ -61,6 +61,11 @@ impl Chain {
         self.links.last().map(|link| &link.info)
     }
 
+    /// Entries in all of the backups.
+    pub fn entries_stored(&self) -> u64 {
+        self.links.iter().map(|link| link.info.entries).sum()
+    }
+
     /// Keyspaces of the database when the newest backup was made.
     pub fn paths(&self) -> Vec<place::Path> {
         let newest = self.links.last();

@@ -27,11 +27,15 @@ use std::{
     fs,
     hash::{BuildHasher, RandomState},
     io,
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
 use crate::{
-    Database, Entry, Keyspace, Options, Result, Snapshot, error::Error, storage::StorageError,
+    Database, Entry, Keyspace, Options, Progress, ProgressUnit, Result, Snapshot,
+    error::Error,
+    progress::{Report, Watch},
+    storage::StorageError,
 };
 
 use chain::{Chain, Layered};
@@ -44,8 +48,6 @@ const REMOVED: u8 = 0;
 const PUT: u8 = 1;
 /// What a database is called while it is restored, behind its name.
 const STAGING_SUFFIX: &str = ".restoring";
-/// Entries between two reports of progress.
-const PROGRESS_ENTRIES: u64 = 4096;
 
 /// Whether a backup stands by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,15 +80,19 @@ pub struct BackupInfo {
 /// How a backup is made.
 ///
 /// ```
-/// use psitri::BackupOptions;
-/// let mut report = |done: u64, all: u64| println!("{done} of {all} entries");
+/// use psitri::{BackupOptions, Progress};
+/// use std::ops::ControlFlow;
+/// let mut report = |progress: Progress| {
+///     println!("{} of {} {}", progress.done, progress.total, progress.unit);
+///     ControlFlow::Continue(())
+/// };
 /// let options = BackupOptions::new().progress(&mut report);
 /// # drop(options);
 /// ```
 #[derive(Default)]
 pub struct BackupOptions<'o> {
     base: Vec<PathBuf>,
-    progress: Option<&'o mut dyn FnMut(u64, u64)>,
+    progress: Option<&'o mut Report<'o>>,
 }
 
 impl<'o> BackupOptions<'o> {
@@ -102,8 +108,12 @@ impl<'o> BackupOptions<'o> {
         self
     }
 
-    /// Is told, now and then, how many entries were read, and about how many there are.
-    pub fn progress(mut self, report: &'o mut dyn FnMut(u64, u64)) -> BackupOptions<'o> {
+    /// Is told, now and then, how many entries were read, and about how many there are; and, with all of them done, while the copy is verified.
+    /// [`ControlFlow::Break`] ends the backup with [`Error::Cancelled`]: what it left in its directory is no backup, and can be removed.
+    pub fn progress(
+        mut self,
+        report: &'o mut (dyn FnMut(Progress) -> ControlFlow<()> + 'o),
+    ) -> BackupOptions<'o> {
         self.progress = Some(report);
         self
     }
@@ -156,18 +166,17 @@ impl Database {
         options: BackupOptions<'_>,
     ) -> Result<BackupInfo> {
         let path = path.as_ref();
+        trace_span!(INFO, "backup", path = %path.display());
         let chain = Chain::open(&options.base)?;
         let target = create_target(path)?;
         let (snapshot, keyspaces) = self.snapshot_with_names();
-        let mut expected = 0;
+        let mut watch = Watch::new("backup", options.progress, ProgressUnit::Entries);
         for (_, keyspace) in &keyspaces {
-            expected += snapshot.count(keyspace, ..)?;
+            watch.expect(snapshot.count(keyspace, ..)?);
         }
         let mut job = Job {
             target: &target,
-            progress: options.progress,
-            done: 0,
-            expected,
+            watch,
             written: 0,
         };
         let kind = match chain.newest() {
@@ -194,7 +203,17 @@ impl Database {
         };
         drop(snapshot);
         target.checkpoint()?;
-        let damage = target.verify()?.errors;
+        job.watch.finish()?;
+        let mut cancelled = Ok(());
+        let verified = target.verify_with(|_| {
+            cancelled = job.watch.tell();
+            match cancelled {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        });
+        cancelled?;
+        let damage = verified?.errors;
         if let Some(first) = damage.first() {
             return Err(Error::corrupted("backup", 0, first.to_string()));
         }
@@ -245,40 +264,80 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn restore<P: AsRef<Path>>(chain: &[P], path: impl AsRef<Path>) -> Result<()> {
-        let paths: Vec<PathBuf> = chain.iter().map(|path| path.as_ref().to_owned()).collect();
-        let chain = Chain::open(&paths)?;
-        if chain.newest().is_none() {
-            return Err(Error::Backup {
-                path: path.as_ref().to_owned(),
-                what: "there is no backup to restore it from".to_owned(),
-            });
-        }
-        // Under another name until it is complete: half of it would open like the whole.
-        let path = path.as_ref();
-        check_free(path)?;
-        let mut staging = path.as_os_str().to_owned();
-        staging.push(STAGING_SUFFIX);
-        let staging = PathBuf::from(staging);
-        let target = create_target(&staging)?;
-        let mut made = HashMap::new();
-        for path in chain.paths() {
-            let keyspace = path.create(&target, &made)?;
-            let mut source = chain.entries(&path)?;
-            let mut failure = None;
-            let entries = std::iter::from_fn(|| {
-                let next = source.next().transpose()?;
-                next.map_err(|error| failure = Some(error)).ok()
-            });
-            ingest(&target, &keyspace, entries)?;
-            if let Some(error) = failure {
-                return Err(error);
-            }
-            made.insert(path, keyspace);
-        }
-        target.checkpoint()?;
-        target.close()?;
-        move_to(&staging, path)
+        restore_watched(chain, path.as_ref(), None)
     }
+
+    /// As [`Database::restore`], and tells how many entries were written, of those in the backups: a few less if the incremental ones change
+    /// or remove what the others have. [`ControlFlow::Break`] ends it with [`Error::Cancelled`]; there is no database at `path` then, and what
+    /// was begun under another name can be removed.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// # db.backup(dir.path().join("monday"))?;
+    /// use psitri::Database;
+    /// use std::ops::ControlFlow;
+    /// Database::restore_with(&[dir.path().join("monday")], dir.path().join("again"), |progress| {
+    ///     println!("{} of {} {}", progress.done, progress.total, progress.unit);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    pub fn restore_with<P: AsRef<Path>>(
+        chain: &[P],
+        path: impl AsRef<Path>,
+        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<()> {
+        restore_watched(chain, path.as_ref(), Some(&mut progress))
+    }
+}
+
+fn restore_watched<P: AsRef<Path>>(
+    chain: &[P],
+    path: &Path,
+    report: Option<&mut Report<'_>>,
+) -> Result<()> {
+    trace_span!(INFO, "restore", path = %path.display());
+    let paths: Vec<PathBuf> = chain.iter().map(|path| path.as_ref().to_owned()).collect();
+    let chain = Chain::open(&paths)?;
+    if chain.newest().is_none() {
+        return Err(Error::Backup {
+            path: path.to_owned(),
+            what: "there is no backup to restore it from".to_owned(),
+        });
+    }
+    // Under another name until it is complete: half of it would open like the whole.
+    check_free(path)?;
+    let mut watch = Watch::new("restore", report, ProgressUnit::Entries);
+    watch.expect(chain.entries_stored());
+    let mut staging = path.as_os_str().to_owned();
+    staging.push(STAGING_SUFFIX);
+    let staging = PathBuf::from(staging);
+    let target = create_target(&staging)?;
+    let mut made = HashMap::new();
+    for place in chain.paths() {
+        let keyspace = place.create(&target, &made)?;
+        let mut source = chain.entries(&place)?;
+        let mut failure = None;
+        let entries = std::iter::from_fn(|| {
+            let next = source.next().and_then(|next| {
+                watch.advance(u64::from(next.is_some()))?;
+                Ok(next)
+            });
+            let next = next.transpose()?;
+            next.map_err(|error| failure = Some(error)).ok()
+        });
+        ingest(&target, &keyspace, entries)?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        made.insert(place, keyspace);
+    }
+    target.checkpoint()?;
+    target.close()?;
+    watch.finish()?;
+    move_to(&staging, path)
 }
 
 /// Gives a directory its name, durably.
@@ -329,27 +388,12 @@ fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 /// A backup while it is made.
 struct Job<'j, 'o> {
     target: &'j Database,
-    progress: Option<&'o mut dyn FnMut(u64, u64)>,
-    done: u64,
-    expected: u64,
+    /// Counts entries that were read.
+    watch: Watch<'o, 'o>,
     written: u64,
 }
 
 impl Job<'_, '_> {
-    /// Counts an entry that was read.
-    fn passed(&mut self) {
-        self.done += 1;
-        if self.done.is_multiple_of(PROGRESS_ENTRIES) {
-            self.report();
-        }
-    }
-
-    fn report(&mut self) {
-        if let Some(progress) = &mut self.progress {
-            progress(self.done, self.expected.max(self.done));
-        }
-    }
-
     fn copy_whole(
         &mut self,
         snapshot: &Snapshot,
@@ -363,7 +407,10 @@ impl Job<'_, '_> {
             Ok(true) => {
                 let entry = (cursor.key().to_vec(), cursor.value());
                 found = cursor.next();
-                self.passed();
+                if let Err(error) = self.watch.advance(1) {
+                    failure = Some(error);
+                    found = Ok(false);
+                }
                 Some(entry)
             }
             Ok(false) => None,
@@ -374,7 +421,6 @@ impl Job<'_, '_> {
         });
         let written = ingest(database, target, entries)?;
         self.written += written;
-        self.report();
         failure.map_or(Ok(()), Err)
     }
 
@@ -402,7 +448,7 @@ impl Job<'_, '_> {
             };
             let mut failure = None;
             let entries = std::iter::from_fn(|| {
-                let next = differences.next(|| self.passed()).transpose()?;
+                let next = differences.next(|| self.watch.advance(1)).transpose()?;
                 next.map_err(|error| failure = Some(error)).ok()
             });
             let written = ingest(database, &target, entries)?;
@@ -411,7 +457,6 @@ impl Job<'_, '_> {
                 return Err(error);
             }
         }
-        self.report();
         Ok(())
     }
 }
@@ -425,7 +470,7 @@ struct Differences<'d, 's, 'c> {
 }
 
 impl Differences<'_, '_, '_> {
-    fn next(&mut self, mut passed: impl FnMut()) -> Result<Option<Entry>> {
+    fn next(&mut self, mut passed: impl FnMut() -> Result<()>) -> Result<Option<Entry>> {
         loop {
             let order = match &self.old {
                 None if !self.found => return Ok(None),
@@ -451,7 +496,7 @@ impl Differences<'_, '_, '_> {
             if order.is_eq() {
                 self.old = self.then.next()?;
             }
-            passed();
+            passed()?;
             if changed.is_some() {
                 return Ok(changed);
             }

@@ -117,6 +117,11 @@ pub(crate) struct SpaceUse {
     pub file_bytes: u64,
     pub reachable_bytes: u64,
     pub free_bytes: u64,
+    /// Of the free bytes, those without blocks in the file system.
+    pub hole_bytes: u64,
+    /// Runs of free pages, and the longest.
+    pub free_runs: u64,
+    pub free_run_max_bytes: u64,
     pub pending_bytes: u64,
 }
 
@@ -439,10 +444,14 @@ impl Pager {
             .iter()
             .map(|p| u64::from(p.extent.units))
             .sum();
+        let free = space.map.free_use();
         Ok(SpaceUse {
             file_bytes,
             reachable_bytes: space.map.live_bytes(),
-            free_bytes: space.map.free_pages() * PAGE_BYTES as u64,
+            free_bytes: free.pages * PAGE_BYTES as u64,
+            hole_bytes: free.hole_pages * PAGE_BYTES as u64,
+            free_runs: free.runs,
+            free_run_max_bytes: free.run_max_pages * PAGE_BYTES as u64,
             pending_bytes: pending_units * UNIT_BYTES as u64,
         })
     }

@@ -27,7 +27,7 @@ pub use map::{ReadMap, WriteMap};
 pub use memory::MemoryStorage;
 pub use os::OsStorage;
 
-use std::{any::Any, fmt, io, sync::Arc};
+use std::{any::Any, fmt, io, path::Path, sync::Arc};
 
 /// Name of the file that carries the lock; never listed.
 pub const LOCK_FILE_NAME: &str = "lock";
@@ -204,6 +204,11 @@ pub trait Storage: Send + Sync + fmt::Debug {
     fn describe(&self) -> String;
     /// Identity of the running system: another value means that everything not made durable may be gone. `None`: not known.
     fn boot_id(&self) -> Option<[u8; 16]>;
+    /// A directory of the operating system for files beside the database's that it does not depend on. `None`: there is none, and such files
+    /// are not written.
+    fn side_directory(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// One open file.

@@ -209,6 +209,10 @@ impl Storage for OsStorage {
         self.dir.display().to_string()
     }
 
+    fn side_directory(&self) -> Option<&Path> {
+        Some(&self.dir)
+    }
+
     fn boot_id(&self) -> Option<[u8; 16]> {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();

@@ -26,6 +26,7 @@ use crate::{
         Stored, VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
     },
     pager::{Pager, Sink},
+    progress::Watch,
 };
 
 /// What happens to one key.
@@ -44,6 +45,10 @@ pub(crate) trait ChangeStream {
     /// The current change. Called only while `key` is `Some`.
     fn change(&self) -> Change<'_>;
     fn advance(&mut self) -> Result<()>;
+    /// Hears, in a rewrite, of the keys of leaves that were looked at. An error ends it.
+    fn passed(&mut self, _keys: u64) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A half-open range of keys; without `hi` it has no upper end.
@@ -79,12 +84,17 @@ impl Rewrite {
     }
 }
 
-/// Writes parts of a tree anew. The content stays. A tree in which there is nothing to rewrite stays as it is.
-pub(crate) fn rewrite(sink: &mut Sink<'_>, root: Root, rewrite: Rewrite) -> Result<Root> {
+/// Writes parts of a tree anew. The content stays. A tree in which there is nothing to rewrite stays as it is. `watch` is told of the keys passed.
+pub(crate) fn rewrite(
+    sink: &mut Sink<'_>,
+    root: Root,
+    rewrite: Rewrite,
+    watch: &mut Watch<'_, '_>,
+) -> Result<Root> {
     if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite)? {
         return Ok(root);
     }
-    let mut changes = Nothing;
+    let mut changes = Nothing { watch };
     let mut merger = Merger::new(sink, &mut changes, &[]);
     merger.rewrite = Some(rewrite);
     merger.visit(root.node, &[], None)?;
@@ -111,9 +121,11 @@ fn has_work(pager: &Pager, at: NodeRef, rewrite: &Rewrite) -> Result<bool> {
 }
 
 /// No changes.
-struct Nothing;
+struct Nothing<'w, 'r, 'f> {
+    watch: &'w mut Watch<'r, 'f>,
+}
 
-impl ChangeStream for Nothing {
+impl ChangeStream for Nothing<'_, '_, '_> {
     fn key(&self) -> Option<&[u8]> {
         None
     }
@@ -124,6 +136,10 @@ impl ChangeStream for Nothing {
 
     fn advance(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    fn passed(&mut self, keys: u64) -> Result<()> {
+        self.watch.advance(keys)
     }
 }
 
@@ -284,7 +300,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     }
 
     /// Whether a child of a node on `level` is taken apart without a change below it. Inner nodes always are: their children move.
-    fn is_rewritten(&self, child: NodeRef, level: u8) -> Result<bool> {
+    fn is_rewritten(&mut self, child: NodeRef, level: u8) -> Result<bool> {
         let Some(rewrite) = &self.rewrite else {
             return Ok(false);
         };
@@ -293,7 +309,10 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             return Ok(false);
         }
         match open_child(pager, child, level)? {
-            Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, child, leaf)),
+            Node::Leaf(leaf) => {
+                self.changes.passed(leaf.len() as u64)?;
+                Ok(rewrite.wants_leaf(pager, child, leaf))
+            }
             Node::Inner(_) => Ok(true),
         }
     }

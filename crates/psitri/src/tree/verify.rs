@@ -8,11 +8,11 @@ use crate::{
     error::Error,
     node::{self, NodeRef, Stored, UNIT_BYTES},
     pager::{DATA_FILE, Extent, Pager, Share, node_extent, value_extent},
+    progress::Watch,
 };
 
 /// What the check of several trees found.
-#[derive(Debug, Default)]
-pub(crate) struct TreeCheck {
+pub(crate) struct TreeCheck<'w, 'r, 'f> {
     pub nodes: u64,
     pub keys: u64,
     pub values_out_of_line: u64,
@@ -20,6 +20,7 @@ pub(crate) struct TreeCheck {
     pub extents: Vec<Extent>,
     /// What there should be several references to, by address, and what was found of it.
     shared: HashMap<u64, Shared>,
+    watch: &'w mut Watch<'r, 'f>,
 }
 
 #[derive(Debug)]
@@ -30,9 +31,9 @@ struct Shared {
     keys: u64,
 }
 
-impl TreeCheck {
-    /// A check of trees that share these nodes and values.
-    pub fn new(shares: HashMap<u64, Share>) -> TreeCheck {
+impl<'w, 'r, 'f> TreeCheck<'w, 'r, 'f> {
+    /// A check of trees that share these nodes and values. `watch` is told of the bytes that were checked.
+    pub fn new(shares: HashMap<u64, Share>, watch: &'w mut Watch<'r, 'f>) -> TreeCheck<'w, 'r, 'f> {
         let shared = shares.into_iter().map(|(address, expected)| {
             let shared = Shared {
                 expected,
@@ -42,8 +43,12 @@ impl TreeCheck {
             (address, shared)
         });
         TreeCheck {
+            nodes: 0,
+            keys: 0,
+            values_out_of_line: 0,
+            extents: Vec::new(),
             shared: shared.collect(),
-            ..TreeCheck::default()
+            watch,
         }
     }
 
@@ -65,10 +70,21 @@ impl TreeCheck {
             shared.found
         ))
     }
+
+    /// Notes an extent that was checked.
+    fn passed(&mut self, extent: Extent) -> Result<()> {
+        self.extents.push(extent);
+        self.watch
+            .advance(u64::from(extent.units) * UNIT_BYTES as u64)
+    }
 }
 
 /// Checks every node below `root`. The first damage found is the error.
-pub(crate) fn verify_tree(pager: &Pager, root: Root, check: &mut TreeCheck) -> Result<()> {
+pub(crate) fn verify_tree(
+    pager: &Pager,
+    root: Root,
+    check: &mut TreeCheck<'_, '_, '_>,
+) -> Result<()> {
     if root.node.is_null() {
         return Ok(());
     }
@@ -93,7 +109,7 @@ fn verify_node(
     level: u8,
     lower: &[u8],
     upper: Option<&[u8]>,
-    check: &mut TreeCheck,
+    check: &mut TreeCheck<'_, '_, '_>,
 ) -> Result<u64> {
     if let Some(keys) = check.revisit(at.address_units()) {
         return Ok(keys);
@@ -120,7 +136,7 @@ fn verify_first(
         return Err(damaged(at, "a child is on the wrong level"));
     }
     check.nodes += 1;
-    check.extents.push(node_extent(at, node::birth(bytes)));
+    check.passed(node_extent(at, node::birth(bytes)))?;
     match open_root(pager, at)? {
         Node::Leaf(leaf) => {
             let mut key = Vec::new();
@@ -139,7 +155,7 @@ fn verify_first(
                     }
                     pager.recheck_value(&pointer)?;
                     check.values_out_of_line += 1;
-                    check.extents.push(value_extent(&pointer));
+                    check.passed(value_extent(&pointer))?;
                 }
             }
             check.keys += leaf.len() as u64;

@@ -16,6 +16,7 @@ use crate::{
     keyspace::{Touched, WriterSlot},
     merger::merge_buffer,
     pager::{Changes, Sink, value_extent},
+    progress::Watch,
     state::Generation,
     sync::{Arc, Ordering},
     tree::{self, Root},
@@ -199,14 +200,18 @@ impl WriteTxn {
 
     /// Writes parts of the trees anew, without a change of their content. False if there was nothing to rewrite: then the
     /// transaction is as it was. The commit publishes the new roots as those of a transaction that spilled.
-    pub(crate) fn rewrite(&mut self, rewrite: tree::Rewrite) -> Result<bool> {
+    pub(crate) fn rewrite(
+        &mut self,
+        rewrite: tree::Rewrite,
+        watch: &mut Watch<'_, '_>,
+    ) -> Result<bool> {
         let engine = Arc::clone(&self.db.engine);
         let birth = self.birth();
         let private = self.private.as_mut().expect("the transaction is direct");
         let mut sink = Sink::new(&engine.pager, birth);
         let mut roots: Vec<Root> = Vec::new();
         for part in &self.parts {
-            roots.push(tree::rewrite(&mut sink, part.root, rewrite)?);
+            roots.push(tree::rewrite(&mut sink, part.root, rewrite, watch)?);
         }
         private.changes.append(sink.finish()?);
         let mut changed = false;

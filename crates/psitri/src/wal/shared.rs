@@ -370,6 +370,12 @@ impl WalShared {
         self.table.lock().live.len()
     }
 
+    /// Number of files kept for segments to come.
+    #[must_use]
+    pub fn spare_segments(&self) -> usize {
+        self.table.lock().spares.len()
+    }
+
     /// Bytes of records from the oldest kept segment to the end.
     #[must_use]
     pub fn retained_bytes(&self) -> u64 {
