@@ -83,6 +83,8 @@ struct State {
     /// One in so many calls is interrupted, and one in so many transfers short. Draws of their own: they change nothing else.
     rough_one_in: Option<u64>,
     rough: Random,
+    /// The last call was.
+    interrupted: bool,
     /// Flushes that are still honest.
     lie_after: Option<u64>,
     lied_about: Option<String>,
@@ -135,6 +137,7 @@ impl SimStorage {
             early_write_back: true,
             rough_one_in: Some(ROUGH_ONE_IN),
             rough: Random(seed ^ 0x5067_0000_0000_0000),
+            interrupted: false,
             lie_after: None,
             lied_about: None,
             boot_id,
@@ -353,10 +356,14 @@ impl State {
             .map_err(|error| StorageError::io(kind.name(), file, error))
     }
 
-    /// A signal, now and then.
+    /// A signal, now and then; never for ever.
     fn interrupt(&mut self) -> io::Result<()> {
+        let may_be = !std::mem::take(&mut self.interrupted);
         match self.rough_one_in {
-            Some(one_in) if self.rough.one_in(one_in) => Err(io::ErrorKind::Interrupted.into()),
+            Some(one_in) if may_be && self.rough.one_in(one_in) => {
+                self.interrupted = true;
+                Err(io::ErrorKind::Interrupted.into())
+            }
             _ => Ok(()),
         }
     }
