@@ -281,12 +281,14 @@ impl Database {
         let engine = &self.core.engine;
         engine.check_writable()?;
         let core = self.open_keyspace(name)?.core;
-        let _writer = core.lock()?;
+        let writer = core.lock()?;
         // With the write lock held and marked, the merge can finish with the keyspace: nothing of it stays behind.
         core.generation_open
             .store(crate::txn::NO_GENERATION, Ordering::Release);
         let result = self.drop_locked(name, &core);
         core.generation_open.store(0, Ordering::Release);
+        drop(writer);
+        engine.wait_for_space();
         result
     }
 

@@ -89,6 +89,8 @@ mod recovery;
 #[cfg(not(loom))]
 mod snapshot;
 #[cfg(not(loom))]
+mod space;
+#[cfg(not(loom))]
 mod state;
 #[cfg(not(loom))]
 mod stats;

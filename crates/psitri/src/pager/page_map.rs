@@ -93,6 +93,11 @@ impl PageMap {
             .count() as u64
     }
 
+    /// Free pages that have blocks in the file system.
+    pub fn unpunched_pages(&self) -> u64 {
+        self.held.iter().filter(|&&h| h == 0).count() as u64
+    }
+
     /// Adds pages at the end of the file, free.
     pub fn grow(&mut self, page_end: u64) {
         let len = page_end as usize;
