@@ -36,7 +36,7 @@ const SLICE_BYTES_MIN: u64 = 1 << 20;
 const SLICE_BUFFER_SHARE: u64 = 2;
 
 /// Runs of 256 KiB and more are given back first, then shorter ones.
-const GIVE_BACK_PAGES: [usize; 3] = [64, 16, 4];
+const GIVE_BACK_PAGES: [usize; 2] = [64, 16];
 
 impl Engine {
     fn slack_bytes(&self, live_bytes: u64) -> u64 {
