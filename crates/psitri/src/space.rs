@@ -6,6 +6,7 @@
 //! of the content, is divided between
 //!
 //! * what is dead and waits for a checkpoint: half of its share asks for one, all of it makes merges wait ([`Engine::wait_for_space`]);
+//! * large values that were written and are not merged yet: what they replace is not dead before;
 //! * free space for the next slices of a merge, beyond which space is given back to the file system after each checkpoint;
 //! * the ends of pages that are not full, and the growth of the file by whole pieces.
 //!
@@ -20,12 +21,15 @@ use crate::{
     engine::Engine,
     node::PAGE_BYTES,
     pager::{Pager, SpaceUse},
+    state::Generation,
+    sync::Ordering,
 };
 
 /// Parts of a hundred of the slack that may be dead and wait for a checkpoint.
-const AWAITING_PARTS: u64 = 36;
-/// Parts of a hundred of the slack that are used at all; the file grows by more than it needs.
-const USED_PARTS: u64 = 92;
+const AWAITING_PARTS: u64 = 32;
+/// Parts of a hundred of the slack that are used at all: the file grows by more than it needs, and transactions that are not given the
+/// processor hold what died since they began.
+const USED_PARTS: u64 = 88;
 /// Parts of what may wait for a checkpoint that a merge writes between two publications.
 const SLICE_PARTS: u64 = 4;
 /// Databases smaller than some tens of MiB may have this much waiting: checkpoints for less cost more than the space is worth.
@@ -34,6 +38,9 @@ const AWAITING_BYTES_MIN: u64 = 2 << 20;
 const SLICE_BYTES_MIN: u64 = 1 << 20;
 /// The longest slices are this share of the write buffer (one in so many): longer ones keep space from being used again.
 const SLICE_BUFFER_SHARE: u64 = 2;
+
+/// At least this share of the write buffer's size (one in so many) may be written as large values before they are merged.
+const LARGE_BUFFER_SHARE: u64 = 8;
 
 /// Runs of 256 KiB and more are given back first, then shorter ones.
 const GIVE_BACK_PAGES: [usize; 2] = [64, 16];
@@ -58,6 +65,28 @@ impl Engine {
         (awaiting_max / SLICE_PARTS)
             .max(SLICE_BYTES_MIN)
             .min(buffer_share)
+    }
+
+    /// How full a generation is, in bytes of the write buffer. Large values are in the data file and take little of the buffer; there
+    /// is room for as many as may die until the next checkpoint.
+    #[inline]
+    pub fn filled_bytes(&self, generation: &Generation) -> u64 {
+        let used = generation.bytes_used();
+        match generation.large_bytes.load(Ordering::Relaxed) {
+            0 => used,
+            large => used.max(self.filled_by_large_values(large)),
+        }
+    }
+
+    #[cold]
+    fn filled_by_large_values(&self, bytes: u64) -> u64 {
+        let buffer_bytes = self.options.buffer_bytes as u64;
+        let bytes_max = self
+            .awaiting_bytes_max(self.pager.live_bytes())
+            .max(buffer_bytes / LARGE_BUFFER_SHARE)
+            .min(self.options.checkpoint_bytes);
+        let filled = u128::from(bytes) * u128::from(buffer_bytes) / u128::from(bytes_max);
+        u64::try_from(filled).unwrap_or(u64::MAX).min(buffer_bytes)
     }
 
     /// Whether so much is dead that a checkpoint is worth while for its space.

@@ -61,8 +61,5 @@ fn the_file_grows_by_what_the_snapshot_sees_and_shrinks_without_it() {
         assert!(Instant::now() < deadline, "{stats:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(
-        db.get(&keyspace, &key(1)).unwrap(),
-        Some(vec![6; 100])
-    );
+    assert_eq!(db.get(&keyspace, &key(1)).unwrap(), Some(vec![6; 100]));
 }

@@ -101,10 +101,7 @@ fn while_nine_of_ten_keys_are_removed() {
     }
     db.checkpoint().unwrap();
     assert_small(&db, MIB, "checkpoint");
-    assert_eq!(
-        db.snapshot().count(&keyspace, ..).unwrap(),
-        2 * ITEMS / 10
-    );
+    assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), 2 * ITEMS / 10);
 }
 
 #[test]
@@ -113,7 +110,10 @@ fn while_every_second_keyspace_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
     let names: Vec<String> = (0..KEYSPACES).map(|number| format!("k{number}")).collect();
-    let keyspaces: Vec<Keyspace> = names.iter().map(|name| db.keyspace(name).unwrap()).collect();
+    let keyspaces: Vec<Keyspace> = names
+        .iter()
+        .map(|name| db.keyspace(name).unwrap())
+        .collect();
     // All grow side by side.
     for start in (0..6_000).step_by(BATCH as usize) {
         for keyspace in &keyspaces {
@@ -130,4 +130,24 @@ fn while_every_second_keyspace_is_dropped() {
     db.checkpoint().unwrap();
     assert_small(&db, MIB, "checkpoint");
     assert_eq!(db.verify().unwrap().errors, Vec::<String>::new());
+}
+
+/// They take next to nothing of the write buffer.
+#[test]
+fn while_large_values_are_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path());
+    let keyspace = db.keyspace("values").unwrap();
+    for round in 0..300u32 {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        let value = vec![round as u8; MIB as usize];
+        txn.upsert(&keyspace, &(round % 3).to_be_bytes(), &value)
+            .unwrap();
+        txn.commit().unwrap();
+        assert_small(&db, 40 * MIB, "overwrite");
+    }
+    assert_eq!(
+        db.get(&keyspace, &2u32.to_be_bytes()).unwrap(),
+        Some(vec![299u32 as u8; MIB as usize])
+    );
 }

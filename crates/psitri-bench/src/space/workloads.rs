@@ -27,16 +27,21 @@ const KEYSPACE_ITEMS: u64 = 5_000;
 const BATCH: u64 = 100;
 /// What is written of each size of value, but at least one value.
 const VALUES_BYTES: u64 = 256 << 20;
-const VALUE_SIZES: [(&str, u64); 4] = [
-    ("256 B", 256),
-    ("4 KiB", 4 << 10),
-    ("1 MiB", 1 << 20),
-    ("1 GiB", 1 << 30),
-];
+const VALUE_SIZES: [u64; 4] = [256, 4 << 10, 1 << 20, 1 << 30];
 
 /// Keys in no order: those of neighbouring numbers are far apart.
 fn key(number: u64) -> [u8; 8] {
     keys::hash(number).to_be_bytes()
+}
+
+/// A size in its largest whole unit.
+fn words(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes % (1 << 30) == 0 => format!("{} GiB", bytes >> 30),
+        bytes if bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
+        bytes if bytes % (1 << 10) == 0 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} B"),
+    }
 }
 
 /// Writes values for the numbers of a range in batches; those of a `round` differ from those of others.
@@ -62,7 +67,10 @@ fn write(
 
 impl Space<'_> {
     fn load_bank(&mut self) -> Result<(Psitri, Vec<Name>)> {
-        let names = names::names(self.config.scaled(ACCOUNTS).max(2) as usize, self.config.seed);
+        let names = names::names(
+            self.config.scaled(ACCOUNTS).max(2) as usize,
+            self.config.seed,
+        );
         let engine = self.create()?;
         let balance = BALANCE.to_le_bytes();
         self.phase(engine.database(), "load", |_| {
@@ -182,7 +190,10 @@ impl Space<'_> {
         })?;
         self.settle(database)?;
         let kept = database.snapshot().count(keyspace, ..)?;
-        ensure!(kept == items.div_ceil(10), "{kept} keys are left of {items}");
+        ensure!(
+            kept == items.div_ceil(10),
+            "{kept} keys are left of {items}"
+        );
         Ok(())
     }
 
@@ -219,9 +230,10 @@ impl Space<'_> {
     pub(super) fn values(&mut self) -> Result<()> {
         let engine = self.create()?;
         let (database, keyspace) = (engine.database(), engine.keyspace());
-        for (label, bytes) in VALUE_SIZES {
+        for bytes in VALUE_SIZES {
             // A smoke run has smaller large values, too.
             let bytes = bytes.min(self.config.scaled(1 << 30).max(256));
+            let label = words(bytes);
             let count = (self.config.scaled(VALUES_BYTES) / bytes).max(1);
             let values = Values::new(ValueKind::Incompressible, bytes as usize);
             for (round, what) in ["write", "overwrite"].into_iter().enumerate() {

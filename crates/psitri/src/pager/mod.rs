@@ -118,6 +118,13 @@ impl Space {
             || self.in_flight_version.is_some_and(reaches)
             || (self.durable_version < dead.death && dead.may_be_logged())
     }
+
+    fn bury(&mut self, dead: Pending) {
+        if self.is_awaiting(&dead) {
+            self.awaiting_units += u64::from(dead.extent.units);
+        }
+        self.pending.push(dead);
+    }
 }
 
 /// How much of the data file is what.
@@ -330,14 +337,10 @@ impl Pager {
         }
         for &extent in &changes.deaths {
             space.map.died(extent);
-            let dead = Pending {
+            space.bury(Pending {
                 extent,
                 death: version,
-            };
-            if space.is_awaiting(&dead) {
-                space.awaiting_units += u64::from(extent.units);
-            }
-            space.pending.push(dead);
+            });
         }
     }
 
@@ -361,9 +364,9 @@ impl Pager {
     /// Extents that were written but that no published version refers to, and no pinned version before `death`.
     pub fn abandon(&self, extents: &[Extent], death: u64) {
         let mut space = self.space.lock();
-        space
-            .pending
-            .extend(extents.iter().map(|&extent| Pending { extent, death }));
+        for &extent in extents {
+            space.bury(Pending { extent, death });
+        }
     }
 
     /// Extents that nobody but the caller ever knew of.
