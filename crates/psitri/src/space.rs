@@ -14,8 +14,11 @@
 //! Called by merges and by those who drop keyspaces, between publications, with no lock held; checkpoints take turns.
 //!
 //! # Invariants
-//! (1) Nobody waits for what a checkpoint cannot free: what only readers hold does not count as waiting.
+//! (1) What only readers hold does not count as waiting for a checkpoint. Merges wait for readers, too, but not for one that sees a state
+//!     which was replaced [`PATIENCE`] ago.
 //! (2) A checkpoint that fails holds nobody up. The merge goes on, and fails by itself if it has to.
+
+use std::time::Duration;
 
 use crate::{
     engine::Engine,
@@ -41,6 +44,11 @@ const SLICE_BUFFER_SHARE: u64 = 2;
 
 /// At least this share of the write buffer's size (one in so many) may be written as large values before they are merged.
 const LARGE_BUFFER_SHARE: u64 = 8;
+
+/// How long merges wait for a reader to end. A transaction that commits holds what it sees for microseconds; now and then its thread loses the
+/// processor in the middle of it, or waits for a page of the log.
+const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE_POLL: Duration = Duration::from_millis(1);
 
 /// Runs of 256 KiB and more are given back first, then shorter ones.
 const GIVE_BACK_PAGES: [usize; 2] = [64, 16];
@@ -97,7 +105,13 @@ impl Engine {
     /// Asks for a checkpoint if much is dead, and waits for one if too much is. Called after something died, with no lock held but write
     /// locks of keyspaces.
     pub fn wait_for_space(&self) {
-        if self.in_memory || !self.is_space_due() {
+        if self.in_memory {
+            return;
+        }
+        self.wait_for_readers();
+        // What readers held became free without a checkpoint. If this fails, the next checkpoint says so.
+        let _ = self.give_back(u64::MAX);
+        if !self.is_space_due() {
             return;
         }
         let is_too_much =
@@ -114,6 +128,22 @@ impl Engine {
         {
             // (2)
             self.note_failure(&error);
+        }
+    }
+
+    /// Waits while somebody who will soon be done holds more than may wait for a checkpoint anyway.
+    fn wait_for_readers(&self) {
+        loop {
+            let age = self.oldest_pin_age();
+            if age.is_zero() || age >= PATIENCE {
+                return;
+            }
+            let awaiting_max = self.awaiting_bytes_max(self.pager.live_bytes());
+            if self.pager.pending_bytes() < 2 * awaiting_max {
+                return;
+            }
+            std::thread::sleep(PATIENCE_POLL);
+            self.reclaim(&mut self.tree.lock());
         }
     }
 

@@ -8,20 +8,52 @@ use psitri::{Database, Keyspace, Options};
 const MIB: u64 = 1 << 20;
 const ITEMS: u64 = 300_000;
 const BATCH: u64 = 100;
+const FIXED_BYTES: u64 = 12 * MIB;
 
-/// The file may have a quarter more than it holds, and some MiB that small databases take: slices, blocks by which it grows, and what a
-/// transaction that is not given the processor holds.
-fn assert_small(db: &Database, slack_bytes: u64, when: &str) {
+/// Sizes that were seen.
+#[derive(Default)]
+struct Sizes {
+    seen: usize,
+    over: usize,
+}
+
+impl Sizes {
+    /// The file may have a quarter more than it holds, and some MiB that small databases take: slices, and blocks by which it grows. A
+    /// transaction that loses the processor is a reader, and holds at most all that it sees: that must be rare, and not more.
+    fn look(&mut self, db: &Database, when: &str) {
+        let stats = db.stats().unwrap();
+        let reachable = stats.reachable_bytes;
+        let allowed = reachable + reachable / 4 + FIXED_BYTES;
+        self.seen += 1;
+        self.over += usize::from(stats.file_bytes > allowed);
+        assert!(
+            stats.file_bytes <= allowed + reachable,
+            "{when}: {} bytes in the file for {reachable} reachable ones, {} of them pending, {} free",
+            stats.file_bytes,
+            stats.pending_bytes,
+            stats.free_bytes
+        );
+    }
+}
+
+impl Drop for Sizes {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert!(
+                self.over <= self.seen / 4,
+                "{} of {} times",
+                self.over,
+                self.seen
+            );
+        }
+    }
+}
+
+/// At rest, nothing of that is needed.
+fn assert_packed(db: &Database) {
     let stats = db.stats().unwrap();
-    let allowed = stats.reachable_bytes + stats.reachable_bytes / 4 + slack_bytes;
-    assert!(
-        stats.file_bytes <= allowed,
-        "{when}: {} bytes in the file for {} reachable ones, {} of them pending, {} free",
-        stats.file_bytes,
-        stats.reachable_bytes,
-        stats.pending_bytes,
-        stats.free_bytes
-    );
+    let allowed = stats.reachable_bytes + stats.reachable_bytes / 8 + MIB;
+    assert!(stats.file_bytes <= allowed, "{stats:?}");
 }
 
 /// With checkpoints for their own sake so rare that none of them would help.
@@ -48,11 +80,12 @@ fn write(db: &Database, keyspace: &Keyspace, numbers: &[u64], fill: u8) {
 }
 
 fn load(db: &Database, keyspace: &Keyspace, items: u64) {
+    let mut sizes = Sizes::default();
     let numbers: Vec<u64> = (0..items).collect();
     for (round, numbers) in numbers.chunks(BATCH as usize).enumerate() {
         write(db, keyspace, numbers, 0);
         if round % 100 == 0 {
-            assert_small(db, 12 * MIB, "load");
+            sizes.look(db, "load");
         }
     }
 }
@@ -62,17 +95,18 @@ fn while_values_are_overwritten() {
     let mut random = Random::new(seed(41));
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
+    let mut sizes = Sizes::default();
     let keyspace = db.keyspace("values").unwrap();
     load(&db, &keyspace, ITEMS);
     for round in 0..5 * ITEMS / BATCH {
         let numbers: Vec<u64> = (0..BATCH).map(|_| random.next() % ITEMS).collect();
         write(&db, &keyspace, &numbers, round as u8);
         if round % 50 == 0 {
-            assert_small(&db, 12 * MIB, "overwrite");
+            sizes.look(&db, "overwrite");
         }
     }
     db.checkpoint().unwrap();
-    assert_small(&db, MIB, "checkpoint");
+    assert_packed(&db);
     db.compact().unwrap();
     let stats = db.stats().unwrap();
     assert!(
@@ -86,6 +120,7 @@ fn while_values_are_overwritten() {
 fn while_nine_of_ten_keys_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
+    let mut sizes = Sizes::default();
     let keyspace = db.keyspace("values").unwrap();
     load(&db, &keyspace, 2 * ITEMS);
     let gone: Vec<u64> = (0..2 * ITEMS).filter(|number| number % 10 != 0).collect();
@@ -96,11 +131,11 @@ fn while_nine_of_ten_keys_are_removed() {
         }
         txn.commit().unwrap();
         if round % 50 == 0 {
-            assert_small(&db, 12 * MIB, "remove");
+            sizes.look(&db, "remove");
         }
     }
     db.checkpoint().unwrap();
-    assert_small(&db, MIB, "checkpoint");
+    assert_packed(&db);
     assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), 2 * ITEMS / 10);
 }
 
@@ -109,6 +144,7 @@ fn while_every_second_keyspace_is_dropped() {
     const KEYSPACES: usize = 100;
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
+    let mut sizes = Sizes::default();
     let names: Vec<String> = (0..KEYSPACES).map(|number| format!("k{number}")).collect();
     let keyspaces: Vec<Keyspace> = names
         .iter()
@@ -120,15 +156,15 @@ fn while_every_second_keyspace_is_dropped() {
             let numbers: Vec<u64> = (start..start + BATCH).collect();
             write(&db, keyspace, &numbers, 1);
         }
-        assert_small(&db, 12 * MIB, "load");
+        sizes.look(&db, "load");
     }
     db.checkpoint().unwrap();
     for name in names.iter().step_by(2) {
         db.drop_keyspace(name).unwrap();
-        assert_small(&db, 12 * MIB, "drop");
+        sizes.look(&db, "drop");
     }
     db.checkpoint().unwrap();
-    assert_small(&db, MIB, "checkpoint");
+    assert_packed(&db);
     assert_eq!(db.verify().unwrap().errors, Vec::<String>::new());
 }
 
@@ -144,7 +180,11 @@ fn while_large_values_are_overwritten() {
         txn.upsert(&keyspace, &(round % 3).to_be_bytes(), &value)
             .unwrap();
         txn.commit().unwrap();
-        assert_small(&db, 40 * MIB, "overwrite");
+        assert!(
+            db.stats().unwrap().file_bytes <= 60 * MIB,
+            "{:?}",
+            db.stats()
+        );
     }
     assert_eq!(
         db.get(&keyspace, &2u32.to_be_bytes()).unwrap(),

@@ -454,18 +454,21 @@ impl Pager {
 
     pub fn space_use(&self) -> Result<SpaceUse> {
         let file_bytes = self.file.allocated_bytes()?;
+        let pending_bytes = self.pending_bytes();
         let space = self.space.lock();
-        let pending_units: u64 = space
-            .pending
-            .iter()
-            .map(|p| u64::from(p.extent.units))
-            .sum();
         Ok(SpaceUse {
             file_bytes,
             reachable_bytes: space.map.live_bytes(),
             free_bytes: space.map.free_pages() * PAGE_BYTES as u64,
-            pending_bytes: pending_units * UNIT_BYTES as u64,
+            pending_bytes,
         })
+    }
+
+    /// Bytes that are dead and that something may still reach.
+    pub fn pending_bytes(&self) -> u64 {
+        let space = self.space.lock();
+        let units = space.pending.iter().map(|p| u64::from(p.extent.units));
+        units.sum::<u64>() * UNIT_BYTES as u64
     }
 
     /// Bytes of nodes and values that something can reach.
