@@ -9,6 +9,7 @@ use crate::page::ReportConfig;
 use crate::power_loss::PowerLossConfig;
 use crate::registry::Engines;
 use crate::soak::SoakConfig;
+use crate::space::SpaceConfig;
 use crate::sql::InsertConfig;
 use crate::sql::workload::SqlJob;
 use crate::suite::SuiteOptions;
@@ -76,6 +77,8 @@ enum Task {
     PowerLoss(PowerLossConfig),
     /// Everything at once on one database of `psitri`, with kills and reopens, under checks: memory and file sizes over time
     Soak(SoakConfig),
+    /// How much larger than what it holds a database of `psitri` becomes: files and reachable bytes over time
+    Space(SpaceConfig),
     /// All of them on all engines, resumed where it was interrupted
     Suite(SuiteOptions),
     /// A page and a Markdown file of what the suite measured
@@ -112,6 +115,7 @@ pub fn main<R: Engines>(registry: &R) -> ExitCode {
         Task::Harness(config) => config.run(),
         Task::PowerLoss(config) => config.run(),
         Task::Soak(config) => config.run(),
+        Task::Space(config) => config.run(),
         Task::Suite(options) => options.run(registry),
         Task::Report(config) => config.run(),
         Task::Engines { json } => engines(registry, *json),
@@ -154,6 +158,7 @@ impl Task {
             Self::Harness(_)
             | Self::PowerLoss(_)
             | Self::Soak(_)
+            | Self::Space(_)
             | Self::Report(_)
             | Self::Engines { .. } => None,
         }

@@ -34,6 +34,7 @@ pub mod rng;
 pub mod rows;
 pub mod sampling;
 pub mod soak;
+pub mod space;
 pub mod sql;
 pub mod suite;
 pub mod summary;

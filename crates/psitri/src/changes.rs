@@ -282,11 +282,12 @@ impl ChangeStream for FoldedChanges<'_, '_> {
     }
 }
 
-/// A piece of a stream: as much of it as a merge writes about so many bytes for. The rest stays in the stream.
+/// A piece of a stream: as much of it as a merge writes about so many bytes for, or replaces them. The rest stays in the stream.
 pub(crate) struct Slice<'s, 'p, S> {
     changes: &'s mut S,
     pager: &'p Pager,
     written_end: u64,
+    killed_end: u64,
     is_over: bool,
 }
 
@@ -296,6 +297,7 @@ impl<'s, 'p, S: ChangeStream> Slice<'s, 'p, S> {
             changes,
             pager,
             written_end: pager.written_total() + bytes,
+            killed_end: pager.killed_total() + bytes,
             is_over: false,
         }
     }
@@ -318,7 +320,8 @@ impl<S: ChangeStream> ChangeStream for Slice<'_, '_, S> {
     #[inline]
     fn advance(&mut self) -> Result<()> {
         self.changes.advance()?;
-        self.is_over = self.pager.written_total() >= self.written_end;
+        self.is_over = self.pager.written_total() >= self.written_end
+            || self.pager.killed_total() >= self.killed_end;
         Ok(())
     }
 }

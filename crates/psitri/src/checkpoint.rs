@@ -29,12 +29,8 @@ use crate::{
     wal::WalShared,
 };
 
-/// Free runs in the middle of the file are punched out when free space exceeds this share of the live bytes.
-const GIVE_BACK_SHARE: u64 = 8;
 /// What of the live bytes a database at rest may keep as free space in the middle of its file.
 const KEEP_SHARE: u64 = 128;
-/// While the database is in use, only runs of 256 KiB and more.
-const GIVE_BACK_PAGES: usize = 64;
 
 /// What a database that was closed may have to replay: about a hundredth of a second. Until it is merged, counts and lookups pass by it.
 const REPLAYED_ENTRIES_MAX: u64 = 10_000;
@@ -306,12 +302,7 @@ impl Engine {
         }
         // What was written since the checkpoint before will be needed again for the next: space that goes back and forth costs more than
         // it is worth.
-        let space = self.pager.space_use()?;
-        let keep = prepared.captured.written_bytes();
-        if space.free_bytes > space.reachable_bytes / GIVE_BACK_SHARE + (1 << 20) + keep {
-            self.pager.give_back(GIVE_BACK_PAGES, keep)?;
-        }
-        Ok(())
+        self.give_back(prepared.captured.written_bytes())
     }
 
     /// Merges everything, takes a checkpoint, and gives all free space back to the file system.
@@ -337,7 +328,7 @@ impl Engine {
         // Pages that the first checkpoint replaced are free once a second one is durable.
         self.checkpoint()?;
         let keep = self.pager.space_use()?.reachable_bytes / KEEP_SHARE;
-        self.pager.give_back(1, keep)?;
+        self.pager.give_back(1, keep, keep)?;
         if let Some(log) = &self.log {
             log.shrink()?;
         }
@@ -402,7 +393,7 @@ impl Engine {
             merged.saturating_sub(self.replay_from.load(Ordering::Relaxed))
         });
         let limit = self.options.checkpoint_bytes;
-        self.pager.written_bytes() >= limit || log_bytes >= limit
+        self.pager.written_bytes() >= limit || log_bytes >= limit || self.is_space_due()
     }
 
     /// Remembers why a merge or checkpoint failed, and tells it if the one before did not.

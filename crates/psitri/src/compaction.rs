@@ -20,14 +20,15 @@ use crate::{
 
 /// All leaves are packed anew if pages in use are this share (one in so many) more than what they hold would fill. Only some of them would
 /// leave a part of a leaf at the end of each run.
-const WASTE_SHARE: u64 = 32;
+const WASTE_SHARE: u64 = 64;
 /// The end of the file moves if that cuts off at least one page in so many.
-const GAIN_SHARE: u64 = 64;
+const GAIN_SHARE: u64 = 256;
 /// What moves is written to where something else was; two rounds are enough, more are for readers that come and go.
 const ROUNDS_MAX: usize = 4;
 
 impl Database {
-    /// Makes the data file as small as its content allows. Takes as long as copying the file, and needs no space beyond it.
+    /// Makes the data file as small as its content allows. Takes as long as copying the file. A keyspace whose leaves are packed anew is
+    /// there twice until its turn is over.
     ///
     /// Readers go on. A keyspace takes no writes while it is its turn, and its turn waits for the transaction that is open on it: do not call
     /// this in the thread of an open transaction. Space that snapshots hold stays taken: compact again when they
@@ -109,6 +110,8 @@ impl Database {
                 break;
             }
         }
+        // What a checkpoint keeps for the next writes, too.
+        engine.pager.give_back(1, 0, 0)?;
         watch.finish()
     }
 

@@ -515,7 +515,7 @@ impl Engine {
         let budget = self.options.buffer_bytes as u64;
         let (generation, used, frozen) = {
             let state = self.states.current();
-            let used = state.active().bytes_used();
+            let used = self.filled_bytes(state.active());
             if used * 2 < budget {
                 return Ok(());
             }

@@ -106,6 +106,8 @@ mod saved;
 #[cfg(not(loom))]
 mod snapshot;
 #[cfg(not(loom))]
+mod space;
+#[cfg(not(loom))]
 mod state;
 #[cfg(not(loom))]
 mod stats;

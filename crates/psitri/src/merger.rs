@@ -10,7 +10,8 @@
 //! (3) A merge that fails publishes nothing, gives its pages back and is tried again.
 //! (4) A long merge is published slice by slice, so that the space of what it replaced can be used again while it goes on. The buffers
 //!     stay until the last slice and hide what of theirs the tree has already; recovery puts them back in front of it. Only streams that
-//!     may be applied twice are sliced: without range deletes and without values that the tree takes over.
+//!     may be applied twice are sliced: without range deletes and without values that the tree takes over. A merge of many keyspaces is
+//!     published a few at a time, for the same reason: those that are done are done with their buffers.
 //! (5) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
 //!     merge of an empty buffer does not touch the root.
 
@@ -32,10 +33,8 @@ use crate::{
     tree::{self, ChangeStream, KeyRange, Root},
 };
 
-/// A merge writes this share of the buffer's size between two publications (4): 32 MiB with the default size.
-const SLICE_SHARE: u64 = 2;
-/// A merge is long if it takes more entries than there are pieces of this size in a buffer: 8,192 with the default size.
-const LONG_ENTRY_BYTES: u64 = 8 << 10;
+/// A merge is long if it takes more entries than there are pieces of this size in a slice: each may be in a leaf of its own.
+const LONG_ENTRY_BYTES: u64 = PAGE_BYTES as u64 / 4;
 /// How often the thread looks for an idle buffer.
 const TICK: Duration = Duration::from_millis(50);
 /// The same while states that nobody may need any more are not freed yet.
@@ -156,6 +155,10 @@ fn idle(engine: &Engine, generation: u64) {
     // Without memory for another buffer the data stay where they are; the next tick tries again.
     let _ = engine.freeze(generation);
     engine.reclaim(&mut engine.tree.lock());
+    if !engine.in_memory && engine.check_writable().is_ok() {
+        // What readers held may be free by now, without anything for a checkpoint to store. The next tick tries again.
+        let _ = engine.give_back(0);
+    }
     engine.signals.lock.lock().checkpoint_wanted = true;
     engine.signals.work.notify_all();
 }
@@ -377,6 +380,7 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
     let entries = merged.entries;
     publish(engine, fold, merged);
     drop(busy);
+    engine.wait_for_space();
     let took = start.elapsed();
     engine.tell(|| Event::Merged { entries, took });
     Ok(())
@@ -408,6 +412,8 @@ fn merge_each(
     merged: &mut MergedPart,
 ) -> Result<()> {
     let mut sink = new_sink(engine);
+    let mut published_at = engine.pager.written_total();
+    let mut has_values = false;
     for task in tasks {
         let filled: Vec<&KeyspaceBuffer> = task
             .buffers
@@ -417,13 +423,15 @@ fn merge_each(
             .collect();
         let entries: u64 = filled.iter().map(|buffer| buffer.stats().entries).sum();
         merged.bytes += filled.iter().map(|b| b.stats().bytes).sum::<u64>();
-        let is_long = entries > engine.options.buffer_bytes as u64 / LONG_ENTRY_BYTES;
+        let slice_bytes = engine.slice_bytes();
+        let is_long = entries > slice_bytes / LONG_ENTRY_BYTES;
         if is_long {
             // What is published slice by slice must not take with it what belongs to other keyspaces.
             let before = std::mem::replace(&mut sink, new_sink(engine));
             merged.changes.append(before.finish()?);
         }
-        let is_long = is_long && may_be_applied_twice(fold, task, &filled);
+        let may_be_applied_twice = may_be_applied_twice(fold, task, &filled);
+        let is_long = is_long && may_be_applied_twice;
         let adopted = &mut merged.adopted;
         let root = match filled.as_slice() {
             // (5)
@@ -443,6 +451,15 @@ fn merge_each(
             }
         };
         merged.updates.push(task.update(root, true));
+        has_values |= !may_be_applied_twice;
+        if !has_values && engine.pager.written_total() >= published_at + slice_bytes {
+            // (4): many keyspaces.
+            let before = std::mem::replace(&mut sink, new_sink(engine));
+            merged.changes.append(before.finish()?);
+            publish_some(engine, merged);
+            sink = new_sink(engine);
+            published_at = engine.pager.written_total();
+        }
     }
     merged.changes.append(sink.finish()?);
     Ok(())
@@ -475,8 +492,7 @@ fn merge_stream<'e, S: ChangeStream>(
         return tree::merge(sink, task.root, ranges, changes);
     }
     loop {
-        let slice_bytes = engine.options.buffer_bytes as u64 / SLICE_SHARE;
-        let mut slice = Slice::new(changes, &engine.pager, slice_bytes);
+        let mut slice = Slice::new(changes, &engine.pager, engine.slice_bytes());
         let root = tree::merge(sink, task.root, &[], &mut slice)?;
         if changes.key().is_none() {
             return Ok(root);
@@ -494,8 +510,23 @@ fn merge_stream<'e, S: ChangeStream>(
         let update = task.update(Some(root), false);
         engine.publish_roots(&mut tree, &[update], &KeyspaceChanges::default(), written);
         engine.reclaim(&mut tree);
+        drop(tree);
         task.root = root;
+        engine.wait_for_space();
     }
+}
+
+/// Publishes the keyspaces that are merged so far. They have no values that the tree takes over.
+fn publish_some(engine: &Engine, merged: &mut MergedPart) {
+    let (updates, changes) = (
+        std::mem::take(&mut merged.updates),
+        std::mem::take(&mut merged.changes),
+    );
+    let mut tree = engine.tree.lock();
+    engine.publish_roots(&mut tree, &updates, &KeyspaceChanges::default(), changes);
+    engine.reclaim(&mut tree);
+    drop(tree);
+    engine.wait_for_space();
 }
 
 fn publish(engine: &Engine, fold: &Fold, merged: MergedPart) {

@@ -130,6 +130,7 @@ pub struct Options {
     pub(crate) pinned_cache_bytes: u64,
     pub(crate) wal_segment_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
+    pub(crate) file_slack_percent: u32,
     pub(crate) map_reserve_bytes: u64,
     pub(crate) events: Events,
     pub(crate) slow_reader_after: Duration,
@@ -148,6 +149,7 @@ impl Default for Options {
             pinned_cache_bytes: 0,
             wal_segment_bytes: 4 << 20,
             checkpoint_bytes: 64 << 20,
+            file_slack_percent: 25,
             map_reserve_bytes: 1 << 40,
             events: Events::default(),
             slow_reader_after: Duration::from_secs(60),
@@ -303,6 +305,25 @@ impl Options {
     /// ```
     pub fn checkpoint_bytes(mut self, bytes: u64) -> Options {
         self.checkpoint_bytes = bytes;
+        self
+    }
+
+    /// By how much the data file may exceed its content while it is in use, in percent of the content. 10 to 10,000; default 25.
+    ///
+    /// What is overwritten stays in the file until a checkpoint is durable. With little slack there are many checkpoints, and merges wait for
+    /// the disk that writes them; a disk that is slower than merges then slows writers down. Databases of less than some tens of MiB may
+    /// take a few MiB more. What snapshots hold comes on top.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// // A file of up to three times its content, for a slow disk.
+    /// let db = psitri::Options::new().file_slack_percent(200).open(&path)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn file_slack_percent(mut self, percent: u32) -> Options {
+        self.file_slack_percent = percent;
         self
     }
 
@@ -472,6 +493,7 @@ impl Options {
             1 << 30,
         )?;
         within("checkpoint_bytes", self.checkpoint_bytes, 1 << 20, 1 << 40)?;
+        within("file_slack_percent", self.file_slack_percent, 10, 10_000)?;
         within(
             "map_reserve_bytes",
             self.map_reserve_bytes,

@@ -103,6 +103,8 @@ pub(crate) struct Generation {
     pub first_lsn: AtomicU64,
     /// Values that committed transactions wrote straight to the data file.
     pub large_values: Mutex<Vec<(u32, ValuePointer)>>,
+    /// Bytes of all such values so far.
+    pub large_bytes: AtomicU64,
     /// A transaction that is still open keeps the merge from finishing it.
     pub blocked: AtomicBool,
     pool: Arc<ArenaPool>,
@@ -117,6 +119,7 @@ impl Generation {
             slots: Mutex::new(Vec::new()),
             first_lsn: AtomicU64::new(u64::MAX),
             large_values: Mutex::new(Vec::new()),
+            large_bytes: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
             pool: Arc::clone(pool),
         })
@@ -169,6 +172,13 @@ impl Generation {
 
     pub fn is_empty(&self) -> bool {
         self.slots.lock().is_empty()
+    }
+
+    /// Takes over the values that a transaction wrote straight to the data file, as it commits.
+    pub fn take_large_values(&self, values: &mut Vec<(u32, ValuePointer)>) {
+        let bytes = values.iter().map(|(_, value)| u64::from(value.len)).sum();
+        self.large_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.large_values.lock().append(values);
     }
 
     /// Notes the log position of a commit. Commits call it in log order.

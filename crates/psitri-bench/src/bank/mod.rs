@@ -14,7 +14,7 @@ mod oracle;
 mod reader;
 mod run;
 mod sweep;
-mod transfers;
+pub(crate) mod transfers;
 
 pub use config::{BankConfig, Successes};
 pub use harness::HarnessConfig;

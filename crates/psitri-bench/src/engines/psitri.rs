@@ -42,6 +42,17 @@ pub struct NativeSnapshot<'a> {
 
 pub struct NativeCursor<'c>(psitri::Cursor<'c>);
 
+impl<const DIRECT: bool> Native<DIRECT> {
+    /// For workloads that only this engine is measured with.
+    pub(crate) fn database(&self) -> &Database {
+        &self.database
+    }
+
+    pub(crate) fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+}
+
 fn durability(sync_mode: SyncMode) -> Durability {
     match sync_mode {
         SyncMode::None => Durability::None,

@@ -208,15 +208,16 @@ impl Pager {
         self.written_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Gives free space beyond `keep_bytes` back: the tail by truncation, runs of `min_pages` in the middle by punching holes, the
+    /// If more than `max_bytes` are free, gives free space beyond `keep_bytes` back: the tail by truncation, runs of `min_pages` in the middle by punching holes, the
     /// longest first. A hole costs the file system more than the pages that it frees are worth if it is small, so there are at most
-    /// [`HOLES_MAX`] at a time; what is left is used again.
-    pub fn give_back(&self, min_pages: usize, keep_bytes: u64) -> Result<()> {
+    /// [`HOLES_MAX`] at a time; what is left is used again. Returns the bytes of free pages that are still in the file.
+    pub fn give_back(&self, min_pages: usize, max_bytes: u64, keep_bytes: u64) -> Result<u64> {
         let keep_pages = keep_bytes / PAGE_BYTES as u64;
         let runs = {
             let mut space = self.space.lock();
-            if space.map.free_pages() <= keep_pages {
-                return Ok(());
+            let free_pages = space.map.unpunched_pages();
+            if free_pages * PAGE_BYTES as u64 <= max_bytes {
+                return Ok(free_pages * PAGE_BYTES as u64);
             }
             // A superblock that is being written says how long the file is.
             if space.in_flight_version.is_none() {
@@ -240,7 +241,8 @@ impl Pager {
             }
             self.space.lock().map.punched(page, count);
         }
-        Ok(result?)
+        result?;
+        Ok(self.space.lock().map.unpunched_pages() * PAGE_BYTES as u64)
     }
 
     /// Reads the map of a checkpoint back.

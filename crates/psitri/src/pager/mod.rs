@@ -46,7 +46,7 @@ pub(crate) use shares::{Share, Shares};
 /// Pages that a writer asks for at a time: 256 KiB, the size of one write.
 const EXTENT_PAGES: usize = 64;
 /// The file grows by this share of its size.
-const GROWTH_SHARE: u64 = 16;
+const GROWTH_SHARE: u64 = 64;
 /// Cache lines that a prefetch asks for; most processors have room for about as many misses at a time.
 #[cfg(target_arch = "x86_64")]
 const PREFETCH_LINES: usize = 10;
@@ -74,6 +74,8 @@ struct Space {
     pending: Vec<Pending>,
     /// Number of pending extents from which a look at them is worth while.
     reclaim_at: usize,
+    /// Units of pending extents that a superblock, durable or being written, reaches.
+    awaiting_units: u64,
     /// Tree version of the superblock on disk, and of the one being written.
     durable_version: u64,
     in_flight_version: Option<u64>,
@@ -100,6 +102,7 @@ pub(crate) struct Pager {
     written_bytes: AtomicU64,
     /// Since the database was opened.
     written_total: AtomicU64,
+    killed_total: AtomicU64,
     pinned_cache_bytes: u64,
 }
 
@@ -108,6 +111,23 @@ impl Pending {
     /// few.
     fn may_be_logged(&self) -> bool {
         self.extent.units as usize * UNIT_BYTES > VALUE_BUFFERED_BYTES_MAX
+    }
+}
+
+impl Space {
+    /// Whether the next checkpoint lets go of something: the durable superblock, or the one being written, reaches it.
+    fn is_awaiting(&self, dead: &Pending) -> bool {
+        let reaches = |version: u64| dead.extent.birth <= version && version < dead.death;
+        reaches(self.durable_version)
+            || self.in_flight_version.is_some_and(reaches)
+            || (self.durable_version < dead.death && dead.may_be_logged())
+    }
+
+    fn bury(&mut self, dead: Pending) {
+        if self.is_awaiting(&dead) {
+            self.awaiting_units += u64::from(dead.extent.units);
+        }
+        self.pending.push(dead);
     }
 }
 
@@ -151,6 +171,7 @@ impl Pager {
                 map,
                 pending: Vec::new(),
                 reclaim_at: RECLAIM_EXTENTS_MIN,
+                awaiting_units: 0,
                 durable_version: tree_version,
                 in_flight_version: None,
                 doubtful_versions: Vec::new(),
@@ -161,6 +182,7 @@ impl Pager {
             shares: Shares::default(),
             written_bytes: AtomicU64::new(0),
             written_total: AtomicU64::new(0),
+            killed_total: AtomicU64::new(0),
             pinned_cache_bytes,
         };
         pager.lock_cache()?;
@@ -335,7 +357,7 @@ impl Pager {
         }
         for &extent in &changes.deaths {
             space.map.died(extent);
-            space.pending.push(Pending {
+            space.bury(Pending {
                 extent,
                 death: version,
             });
@@ -363,9 +385,9 @@ impl Pager {
     /// Extents that were written but that no published version refers to, and no pinned version before `death`.
     pub fn abandon(&self, extents: &[Extent], death: u64) {
         let mut space = self.space.lock();
-        space
-            .pending
-            .extend(extents.iter().map(|&extent| Pending { extent, death }));
+        for &extent in extents {
+            space.bury(Pending { extent, death });
+        }
     }
 
     /// Extents that nobody but the caller ever knew of.
@@ -407,16 +429,20 @@ impl Pager {
         pins.extend(&space.doubtful_versions);
         pins.sort_unstable();
         pins.dedup();
-        let map = &mut space.map;
-        space.pending.retain(|dead| {
+        let mut pending = std::mem::take(&mut space.pending);
+        let mut awaiting_units = 0;
+        pending.retain(|dead| {
             let first = pins.partition_point(|&pin| pin < dead.extent.birth);
             let pinned = pins.get(first).is_some_and(|&pin| pin < dead.death)
                 || (durable < dead.death && dead.may_be_logged());
             if !pinned {
-                map.release(dead.extent);
+                space.map.release(dead.extent);
+            } else if space.is_awaiting(dead) {
+                awaiting_units += u64::from(dead.extent.units);
             }
             pinned
         });
+        (space.pending, space.awaiting_units) = (pending, awaiting_units);
         space.reclaim_at = space.pending.len() * 2 + RECLAIM_EXTENTS_MIN;
     }
 
@@ -424,6 +450,17 @@ impl Pager {
     pub fn is_reclaim_due(&self) -> bool {
         let space = self.space.lock();
         space.pending.len() >= space.reclaim_at
+    }
+
+    /// Units that are dead and that the durable superblock, or the one being written, still reaches.
+    pub fn awaiting_units(&self) -> u64 {
+        self.space.lock().awaiting_units
+    }
+
+    /// Bytes of nodes and values that were counted as dead since the database was opened.
+    #[inline]
+    pub fn killed_total(&self) -> u64 {
+        self.killed_total.load(Ordering::Relaxed)
     }
 
     /// Bytes of nodes and values written since the database was opened.
@@ -438,12 +475,8 @@ impl Pager {
 
     pub fn space_use(&self) -> Result<SpaceUse> {
         let file_bytes = self.file.allocated_bytes()?;
+        let pending_bytes = self.pending_bytes();
         let space = self.space.lock();
-        let pending_units: u64 = space
-            .pending
-            .iter()
-            .map(|p| u64::from(p.extent.units))
-            .sum();
         let free = space.map.free_use();
         Ok(SpaceUse {
             file_bytes,
@@ -452,8 +485,15 @@ impl Pager {
             hole_bytes: free.hole_pages * PAGE_BYTES as u64,
             free_runs: free.runs,
             free_run_max_bytes: free.run_max_pages * PAGE_BYTES as u64,
-            pending_bytes: pending_units * UNIT_BYTES as u64,
+            pending_bytes,
         })
+    }
+
+    /// Bytes that are dead and that something may still reach.
+    pub fn pending_bytes(&self) -> u64 {
+        let space = self.space.lock();
+        let units = space.pending.iter().map(|p| u64::from(p.extent.units));
+        units.sum::<u64>() * UNIT_BYTES as u64
     }
 
     /// Bytes of nodes and values that something can reach.

@@ -164,7 +164,7 @@ impl<'p> Sink<'p> {
 
     /// Counts a node as dead once this sink's version is published.
     pub fn kill_node(&mut self, at: NodeRef, birth: u64) {
-        self.deaths.push(node_extent(at, birth));
+        self.kill(node_extent(at, birth));
     }
 
     /// Gives a reference to a node or value up, at once. False if it was the only one: the caller counts it as dead. Call under the lock
@@ -176,8 +176,14 @@ impl<'p> Sink<'p> {
     /// Counts an out-of-line value as dead once this sink's version is published.
     pub fn kill_value(&mut self, pointer: &ValuePointer) {
         if pointer.subtree().is_none() {
-            self.deaths.push(value_extent(pointer));
+            self.kill(value_extent(pointer));
         }
+    }
+
+    fn kill(&mut self, extent: Extent) {
+        let bytes = u64::from(extent.units) * UNIT_BYTES as u64;
+        self.pager.killed_total.fetch_add(bytes, Ordering::Relaxed);
+        self.deaths.push(extent);
     }
 
     /// Finds room for a node of `units` in one of the two pages being filled or in a new one: page, offset in units, place in the buffer.

@@ -53,7 +53,7 @@ impl WriteTxn {
             |csn, lsn| {
                 generation.note_commit(lsn);
                 if !large_values.is_empty() {
-                    generation.large_values.lock().append(large_values);
+                    generation.take_large_values(large_values);
                 }
                 for part in parts.iter_mut() {
                     part.stamp(csn);

@@ -1,0 +1,180 @@
+//! How much larger than its content the data file may become while it is in use.
+//!
+//! What a merge replaces stays in the file until a checkpoint is durable that does not know of it any more, and what is written takes other
+//! pages meanwhile. The file has therefore to be larger than its content by what dies between two checkpoints, and by no more if
+//! those who let things die wait for checkpoints. The slack, [`Options::file_slack_percent`](crate::Options::file_slack_percent)
+//! of the content, is divided between
+//!
+//! * what is dead and waits for a checkpoint: half of its share asks for one, all of it makes merges wait ([`Engine::wait_for_space`]);
+//! * large values that were written and are not merged yet: what they replace is not dead before;
+//! * free space for the next slices of a merge, beyond which space is given back to the file system after each checkpoint;
+//! * the ends of pages that are not full, and the growth of the file by whole pieces.
+//!
+//! # Thread safety
+//! Called by merges and by those who drop keyspaces, between publications, with no lock held; checkpoints take turns.
+//!
+//! # Invariants
+//! (1) What only readers hold does not count as waiting for a checkpoint. Merges wait for readers, too, but not for one that sees a state
+//!     which was replaced [`PATIENCE`] ago.
+//! (2) A checkpoint that fails holds nobody up. The merge goes on, and fails by itself if it has to.
+
+use std::time::Duration;
+
+use crate::{
+    engine::Engine,
+    node::PAGE_BYTES,
+    pager::{Pager, SpaceUse},
+    state::Generation,
+    sync::Ordering,
+};
+
+/// Parts of a hundred of the slack that may be dead and wait for a checkpoint.
+const AWAITING_PARTS: u64 = 32;
+/// Parts of a hundred of the slack that are used at all: the file grows by more than it needs, and transactions that are not given the
+/// processor hold what died since they began.
+const USED_PARTS: u64 = 88;
+/// Parts of what may wait for a checkpoint that a merge writes between two publications.
+const SLICE_PARTS: u64 = 4;
+/// Databases smaller than some tens of MiB may have this much waiting: checkpoints for less cost more than the space is worth.
+const AWAITING_BYTES_MIN: u64 = 2 << 20;
+/// Smaller slices publish more than they write.
+const SLICE_BYTES_MIN: u64 = 1 << 20;
+/// The longest slices are this share of the write buffer (one in so many): longer ones keep space from being used again.
+const SLICE_BUFFER_SHARE: u64 = 2;
+
+/// At least this share of the write buffer's size (one in so many) may be written as large values before they are merged.
+const LARGE_BUFFER_SHARE: u64 = 8;
+
+/// How long merges wait for a reader to end. A transaction that commits holds what it sees for microseconds; now and then its thread loses the
+/// processor in the middle of it, or waits for a page of the log.
+const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE_POLL: Duration = Duration::from_millis(1);
+
+/// Runs of 256 KiB and more are given back first, then shorter ones.
+const GIVE_BACK_PAGES: [usize; 2] = [64, 16];
+
+impl Engine {
+    fn slack_bytes(&self, live_bytes: u64) -> u64 {
+        live_bytes / 100 * u64::from(self.options.file_slack_percent)
+    }
+
+    /// How much may be dead and wait for a checkpoint.
+    fn awaiting_bytes_max(&self, live_bytes: u64) -> u64 {
+        (self.slack_bytes(live_bytes) / 100 * AWAITING_PARTS).max(AWAITING_BYTES_MIN)
+    }
+
+    /// How much a merge writes, or lets die, between two publications.
+    pub fn slice_bytes(&self) -> u64 {
+        let buffer_share = self.options.buffer_bytes as u64 / SLICE_BUFFER_SHARE;
+        if self.in_memory {
+            return buffer_share;
+        }
+        let awaiting_max = self.awaiting_bytes_max(self.pager.live_bytes());
+        (awaiting_max / SLICE_PARTS)
+            .max(SLICE_BYTES_MIN)
+            .min(buffer_share)
+    }
+
+    /// How full a generation is, in bytes of the write buffer. Large values are in the data file and take little of the buffer; there
+    /// is room for as many as may die until the next checkpoint.
+    #[inline]
+    pub fn filled_bytes(&self, generation: &Generation) -> u64 {
+        let used = generation.bytes_used();
+        match generation.large_bytes.load(Ordering::Relaxed) {
+            0 => used,
+            large => used.max(self.filled_by_large_values(large)),
+        }
+    }
+
+    #[cold]
+    fn filled_by_large_values(&self, bytes: u64) -> u64 {
+        let buffer_bytes = self.options.buffer_bytes as u64;
+        let bytes_max = self
+            .awaiting_bytes_max(self.pager.live_bytes())
+            .max(buffer_bytes / LARGE_BUFFER_SHARE)
+            .min(self.options.checkpoint_bytes);
+        let filled = u128::from(bytes) * u128::from(buffer_bytes) / u128::from(bytes_max);
+        u64::try_from(filled).unwrap_or(u64::MAX).min(buffer_bytes)
+    }
+
+    /// Whether so much is dead that a checkpoint is worth while for its space.
+    pub fn is_space_due(&self) -> bool {
+        self.pager.awaiting_bytes() * 2 >= self.awaiting_bytes_max(self.pager.live_bytes())
+    }
+
+    /// Asks for a checkpoint if much is dead, and waits for one if too much is. Called after something died, with no lock held but write
+    /// locks of keyspaces.
+    pub fn wait_for_space(&self) {
+        if self.in_memory {
+            return;
+        }
+        self.wait_for_readers();
+        // What readers held became free without a checkpoint. If this fails, the next checkpoint says so.
+        let _ = self.give_back(u64::MAX);
+        if !self.is_space_due() {
+            return;
+        }
+        let is_too_much =
+            || self.pager.awaiting_bytes() >= self.awaiting_bytes_max(self.pager.live_bytes());
+        if !is_too_much() {
+            self.signals.work.notify_all();
+            return;
+        }
+        // The one that is being written may be enough.
+        drop(self.checkpointing.lock());
+        if is_too_much()
+            && self.check_writable().is_ok()
+            && let Err(error) = self.checkpoint()
+        {
+            // (2)
+            self.note_failure(&error);
+        }
+    }
+
+    /// Waits while somebody who will soon be done holds more than may wait for a checkpoint anyway.
+    fn wait_for_readers(&self) {
+        loop {
+            let age = self.oldest_pin_age();
+            if age.is_zero() || age >= PATIENCE {
+                return;
+            }
+            let awaiting_max = self.awaiting_bytes_max(self.pager.live_bytes());
+            if self.pager.pending_bytes() < 2 * awaiting_max {
+                return;
+            }
+            std::thread::sleep(PATIENCE_POLL);
+            self.reclaim(&mut self.tree.lock());
+        }
+    }
+
+    /// How much free space stays in the file after a checkpoint.
+    fn free_bytes_max(&self, space: &SpaceUse) -> u64 {
+        let awaiting_max = self.awaiting_bytes_max(space.reachable_bytes);
+        let slack = self.slack_bytes(space.reachable_bytes) / 100 * USED_PARTS;
+        let held = self.pager.page_end() * PAGE_BYTES as u64 - space.free_bytes;
+        let page_ends = held.saturating_sub(space.reachable_bytes + space.pending_bytes);
+        slack
+            .saturating_sub(page_ends + awaiting_max)
+            .max(AWAITING_BYTES_MIN)
+    }
+
+    /// Gives free space back of which there is too much. `written_bytes` were written since the checkpoint before: as much will be needed
+    /// until the next.
+    pub fn give_back(&self, written_bytes: u64) -> crate::Result<()> {
+        let free_max = self.free_bytes_max(&self.pager.space_use()?);
+        let keep = written_bytes.min(free_max / 4 * 3);
+        for pages in GIVE_BACK_PAGES {
+            if self.pager.give_back(pages, free_max, keep)? <= free_max {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pager {
+    /// Bytes that are dead and that the durable superblock, or the one being written, still reaches.
+    pub fn awaiting_bytes(&self) -> u64 {
+        self.awaiting_units() * crate::node::UNIT_BYTES as u64
+    }
+}
