@@ -1,11 +1,12 @@
 //! The catalog: a tree from keyspace id to root and name, written by checkpoints.
 //!
-//! An entry's key is the id as a big-endian u32; its value is root u64, keys u64, merged CSN u64, all little-endian, and the
-//! name in UTF-8.
+//! An entry's key is the id as a big-endian u32; its value is root u64, keys u64, merged CSN u64, flags u8, with flag 1 the default expiry
+//! u64, all little-endian, and the name in UTF-8.
 
 use crate::{
     Result,
     error::Error,
+    expiry::{read_keyspace_expiry, write_keyspace_expiry},
     layers::read_stored,
     node::NodeRef,
     pager::{DATA_FILE, Pager, Sink},
@@ -20,15 +21,18 @@ pub(crate) struct CatalogEntry {
     pub id: u32,
     pub root: Root,
     pub csn_merged: u64,
+    /// As in [`KeyspaceCore`](crate::keyspace::KeyspaceCore).
+    pub expiry: Option<u64>,
     pub name: String,
 }
 
 impl CatalogEntry {
     fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(FIXED_BYTES + self.name.len());
+        let mut out = Vec::with_capacity(FIXED_BYTES + 9 + self.name.len());
         out.extend_from_slice(&self.root.node.to_bits().to_le_bytes());
         out.extend_from_slice(&self.root.keys.to_le_bytes());
         out.extend_from_slice(&self.csn_merged.to_le_bytes());
+        write_keyspace_expiry(&mut out, self.expiry);
         out.extend_from_slice(self.name.as_bytes());
         out
     }
@@ -36,6 +40,7 @@ impl CatalogEntry {
     fn decode(key: &[u8], value: &[u8]) -> Option<CatalogEntry> {
         let id = u32::from_be_bytes(key.try_into().ok()?);
         let field = |at: usize| Some(u64::from_le_bytes(value.get(at..at + 8)?.try_into().ok()?));
+        let (expiry, name) = read_keyspace_expiry(value.get(FIXED_BYTES..)?)?;
         Some(CatalogEntry {
             id,
             root: Root {
@@ -43,7 +48,8 @@ impl CatalogEntry {
                 keys: field(8)?,
             },
             csn_merged: field(16)?,
-            name: String::from_utf8(value.get(FIXED_BYTES..)?.to_vec()).ok()?,
+            expiry,
+            name: String::from_utf8(name.to_vec()).ok()?,
         })
     }
 }
@@ -86,7 +92,13 @@ pub(crate) fn update_catalog(
         .collect();
     changes.sort();
     changes.dedup_by(|a, b| a.0 == b.0);
-    tree::merge(sink, catalog, &[], &mut CatalogChanges { changes, at: 0 })
+    tree::merge(
+        sink,
+        catalog,
+        &[],
+        &mut CatalogChanges { changes, at: 0 },
+        0,
+    )
 }
 
 /// Reads all entries.

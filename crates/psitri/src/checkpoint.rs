@@ -183,6 +183,7 @@ impl Engine {
                 id: keyspace.core.id,
                 root: keyspace.root,
                 csn_merged: keyspace.csn_merged,
+                expiry: keyspace.core.expiry,
                 name: keyspace.core.name(),
             })
             .collect();

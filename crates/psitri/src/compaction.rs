@@ -18,7 +18,38 @@ const GAIN_SHARE: u64 = 64;
 const ROUNDS_MAX: usize = 4;
 
 impl Database {
-    /// Makes the data file as small as its content allows. Takes as long as copying the file, and needs no space beyond it.
+    /// Drops the entries of a keyspace that have expired, from memory and from the data file. Merges drop those that they come by; this visits
+    /// all. Nothing happens in a keyspace whose entries do not expire.
+    ///
+    /// It reads all leaves of the keyspace, rewrites those that have something to drop, and takes a checkpoint if there were any. Readers go on;
+    /// the keyspace takes no writes meanwhile, and it waits for the transaction that is open on it: do not call this in the thread of an open
+    /// transaction.
+    ///
+    /// # Errors
+    /// Those of writing: no space, I/O errors, damage. Nothing was dropped then.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::Duration;
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert_expiring(&ks, b"k", b"v", Expiry::After(Duration::ZERO))?;
+    /// txn.commit()?;
+    /// db.drop_expired(&ks)?;
+    /// let left = &db.stats()?.keyspaces[0];
+    /// assert_eq!((left.keys_merged, left.entries_buffered), (0, 0));
+    /// # Ok(()) }
+    /// ```
+    pub fn drop_expired(&self, keyspace: &Keyspace) -> Result<()> {
+        if !keyspace.core.expires() {
+            return Ok(());
+        }
+        self.rewrite(keyspace, Rewrite::Expired)
+    }
+
+    /// Makes the data file as small as its content allows, and drops all entries that have expired. Takes as long as copying the file, and needs no space beyond it.
     ///
     /// Readers go on. A keyspace takes no writes while it is its turn, and its turn waits for the transaction that is open on it: do not call
     /// this in the thread of an open transaction. Space that snapshots hold stays taken: compact again when they
@@ -51,6 +82,7 @@ impl Database {
     pub fn compact(&self) -> Result<()> {
         let engine = &self.core.engine;
         engine.check_writable()?;
+        self.rewrite_all(Rewrite::Expired)?;
         engine.checkpoint_fully()?;
         if engine.in_memory {
             return Ok(());
@@ -78,6 +110,9 @@ impl Database {
     fn rewrite_all(&self, rewrite: Rewrite) -> Result<()> {
         for name in self.keyspaces() {
             match self.open_keyspace(&name) {
+                Ok(keyspace) if matches!(rewrite, Rewrite::Expired) => {
+                    self.drop_expired(&keyspace)?;
+                }
                 Ok(keyspace) => self.rewrite(&keyspace, rewrite)?,
                 // Dropped or renamed meanwhile: it is compacted the next time.
                 Err(Error::KeyspaceNotFound { .. }) => {}

@@ -142,6 +142,19 @@ pub enum Error {
         name: String,
     },
 
+    /// A time of expiry was given for an entry of a keyspace whose entries do not expire.
+    #[error(
+        "the entries of keyspace {name:?} do not expire; create a keyspace with KeyspaceOptions::entries_expire for those that do"
+    )]
+    NoExpiry {
+        /// The keyspace.
+        name: String,
+    },
+
+    /// A moment of expiry that the system cannot express.
+    #[error("the moment of expiry is too far in the future; use an earlier one, or Expiry::Never")]
+    ExpiryTooFar,
+
     /// A handle of one database was used with another.
     #[error("the keyspace handle belongs to another database")]
     ForeignKeyspace,

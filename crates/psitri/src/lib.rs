@@ -69,6 +69,8 @@ mod error;
 #[cfg(not(loom))]
 mod events;
 #[cfg(not(loom))]
+mod expiry;
+#[cfg(not(loom))]
 mod keyspace;
 #[cfg(not(loom))]
 mod layers;
@@ -105,7 +107,8 @@ pub use {
     database::Database,
     error::{Error, Result},
     events::Event,
-    keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
+    expiry::Expiry,
+    keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace, KeyspaceOptions},
     optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},
     snapshot::Snapshot,

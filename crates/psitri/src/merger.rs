@@ -13,6 +13,8 @@
 //!     may be applied twice are sliced: without range deletes and without values that the tree takes over.
 //! (5) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
 //!     merge of an empty buffer does not touch the root.
+//! (6) A merge looks at the clock once. What it drops as expired was so for everybody who looks later, unless the clock is set back; those
+//!     who looked before have pinned what it replaces.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ use crate::{
     engine::{Engine, RootUpdate, drop_finished, frozen_count, is_finished},
     error::Error,
     events::Event,
+    expiry::{Judge, Moment},
     layers::CSN_NEWEST,
     node::PAGE_BYTES,
     pager::{Changes, Sink, value_extent},
@@ -46,15 +49,16 @@ const ENTRY_BYTES_LEAST: u64 = 128;
 /// Pause after a merge that failed.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Merges one buffer into a tree.
+/// Merges one buffer into a tree. What has expired at `now` goes from the leaves on the way; 0 for nothing.
 pub(crate) fn merge_buffer(
     sink: &mut Sink<'_>,
     root: Root,
     buffer: &KeyspaceBuffer,
     mut changes: OwnChanges<'_, '_>,
+    now: u64,
 ) -> Result<(Root, u64)> {
     let ranges = flatten(buffer, changes.csn());
-    let root = tree::merge(sink, root, &ranges, &mut changes)?;
+    let root = tree::merge(sink, root, &ranges, &mut changes, now)?;
     Ok((root, changes.passed()))
 }
 
@@ -281,10 +285,17 @@ struct Task<'f> {
     /// Newest first; the keyspace may be done with some generations, and may have nothing in others.
     buffers: Vec<(u64, &'f KeyspaceBuffer)>,
     csn_merged: u64,
+    /// Time of the merge (6); 0 if entries do not expire.
+    now: u64,
 }
 
 impl<'f> Task<'f> {
-    fn new(state: &State, generations: &'f [Arc<Generation>], slot: u32) -> Option<Task<'f>> {
+    fn new(
+        state: &State,
+        generations: &'f [Arc<Generation>],
+        slot: u32,
+        now: impl FnOnce() -> u64,
+    ) -> Option<Task<'f>> {
         let keyspace = state.keyspaces[slot as usize].as_ref()?;
         let buffers: Vec<(u64, &KeyspaceBuffer)> = generations
             .iter()
@@ -298,6 +309,7 @@ impl<'f> Task<'f> {
             id: keyspace.core.id,
             root: keyspace.root,
             csn_merged: csn_merged.max()?,
+            now: if keyspace.core.expires() { now() } else { 0 },
             buffers,
         })
     }
@@ -317,11 +329,13 @@ impl<'f> Task<'f> {
 
 fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
     let start = Instant::now();
+    let time = Moment::default();
+    let now = || time.get(&engine.options.clock);
     let mut tasks: Vec<Task<'_>> = {
         let state = engine.states.current();
         fold.slots
             .iter()
-            .filter_map(|&slot| Task::new(&state, &fold.generations, slot))
+            .filter_map(|&slot| Task::new(&state, &fold.generations, slot, now))
             .collect()
     };
     for task in &tasks {
@@ -410,18 +424,19 @@ fn merge_each(
         }
         let is_long = is_long && may_be_applied_twice(fold, task, &filled);
         let adopted = &mut merged.adopted;
+        let judge = Judge::new(&engine.pager, task.now);
         let root = match filled.as_slice() {
             // (5)
             [] => None,
             &[buffer] => {
                 let ranges = flatten(buffer, CSN_NEWEST);
-                let mut changes = OwnChanges::committed(buffer.cursor(), adopted);
+                let mut changes = OwnChanges::committed(buffer.cursor(), judge, adopted);
                 let root = merge_stream(engine, task, is_long, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
             }
             several => {
-                let (mut changes, ranges) = FoldedChanges::new(several, adopted);
+                let (mut changes, ranges) = FoldedChanges::new(several, judge, adopted);
                 let root = merge_stream(engine, task, is_long, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
@@ -457,12 +472,12 @@ fn merge_stream<'e, S: ChangeStream>(
     changes: &mut S,
 ) -> Result<Root> {
     if !is_long {
-        return tree::merge(sink, task.root, ranges, changes);
+        return tree::merge(sink, task.root, ranges, changes, task.now);
     }
     loop {
         let slice_bytes = engine.options.buffer_bytes as u64 / SLICE_SHARE;
         let mut slice = Slice::new(changes, &engine.pager, slice_bytes);
-        let root = tree::merge(sink, task.root, &[], &mut slice)?;
+        let root = tree::merge(sink, task.root, &[], &mut slice, task.now)?;
         if changes.key().is_none() {
             return Ok(root);
         }

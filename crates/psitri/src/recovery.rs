@@ -22,6 +22,7 @@ use crate::{
     catalog::read_catalog,
     engine::{Engine, EngineKind, TreeState, buffer_error},
     error::Error,
+    expiry::EXPIRY_BYTES,
     keyspace::KeyspaceCore,
     node::{NodeRef, PAGE_BYTES, ValuePointer},
     options::OpenKind,
@@ -310,12 +311,20 @@ impl Recovery {
             values: Vec::new(),
         };
         for entry in read_catalog(pager, catalog)? {
-            recovery.add_keyspace(entry.id, &entry.name, entry.root, entry.csn_merged)?;
+            let (root, csn_merged) = (entry.root, entry.csn_merged);
+            recovery.add_keyspace(entry.id, &entry.name, entry.expiry, root, csn_merged)?;
         }
         Ok(recovery)
     }
 
-    fn add_keyspace(&mut self, id: u32, name: &str, root: Root, csn_merged: u64) -> Result<()> {
+    fn add_keyspace(
+        &mut self,
+        id: u32,
+        name: &str,
+        expiry: Option<u64>,
+        root: Root,
+        csn_merged: u64,
+    ) -> Result<()> {
         // A keyspace must not see what a dropped one left in the buffer of its slot.
         let newest = &self.generations[0];
         let slot = self
@@ -326,7 +335,7 @@ impl Recovery {
             .unwrap_or(self.table.len());
         if slot >= KEYSPACES_MAX && self.table.iter().any(Option::is_none) && !newest.is_empty() {
             self.begin_generation()?;
-            return self.add_keyspace(id, name, root, csn_merged);
+            return self.add_keyspace(id, name, expiry, root, csn_merged);
         }
         if slot >= KEYSPACES_MAX {
             return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
@@ -335,7 +344,13 @@ impl Recovery {
             self.table.push(None);
         }
         self.table[slot] = Some(KeyspaceState {
-            core: Arc::new(KeyspaceCore::new(id, slot as u32, self.database, name)),
+            core: Arc::new(KeyspaceCore::new(
+                id,
+                slot as u32,
+                self.database,
+                name,
+                expiry,
+            )),
             root,
             generation_merged: self.generations[0].id - 1,
             generation_merging: 0,
@@ -397,7 +412,10 @@ impl Recovery {
                 keyspace,
                 key,
                 value,
-            } => self.put(record, keyspace, key, Kind::Value, value),
+            } => {
+                self.check_expiry(record, keyspace, value.len())?;
+                self.put(record, keyspace, key, Kind::Value, value)
+            }
             Op::Delete { keyspace, key } => self.put(record, keyspace, key, Kind::Tombstone, &[]),
             Op::PutLarge {
                 keyspace,
@@ -408,6 +426,7 @@ impl Recovery {
                     return Ok(());
                 }
                 let value = ValuePointer::decode(&pointer);
+                self.check_expiry(record, keyspace, value.len as usize)?;
                 // Versions that were not durable are forgotten, their births are not: versions go on after them.
                 self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
@@ -423,11 +442,11 @@ impl Recovery {
                 }
                 Ok(())
             }
-            Op::CreateKeyspace { id, name } => {
+            Op::CreateKeyspace { id, expiry, name } => {
                 if record.csn > self.tree.catalog_csn {
                     self.tree.catalog_csn = record.csn;
                     if !self.by_id.contains_key(&id) {
-                        self.add_keyspace(id, &name_of(name)?, Root::default(), 0)?;
+                        self.add_keyspace(id, &name_of(name)?, expiry, Root::default(), 0)?;
                     }
                 }
                 Ok(())
@@ -485,6 +504,17 @@ impl Recovery {
         let slot = self.by_id.get(&keyspace);
         slot.and_then(|&slot| self.table[slot as usize].as_ref())
             .is_some_and(|k| record.csn > k.csn_merged)
+    }
+
+    /// An error if a value must begin with the moment of its expiry and is too short for it.
+    fn check_expiry(&self, record: &wal::Record<'_>, keyspace: u32, bytes: usize) -> Result<()> {
+        let slot = self.by_id.get(&keyspace);
+        let keyspace = slot.and_then(|&slot| self.table[slot as usize].as_ref());
+        if bytes < EXPIRY_BYTES && keyspace.is_some_and(|k| k.core.expires()) {
+            let what = "a value lacks its moment of expiry";
+            return Err(Error::corrupted("log", record.lsn, what));
+        }
+        Ok(())
     }
 
     fn writer(

@@ -3,11 +3,12 @@
 use std::ops::{ControlFlow, RangeBounds};
 
 use crate::{
-    Cursor, Keyspace, ReadMode, Result,
+    Cursor, Expiry, Keyspace, ReadMode, Result,
     buffer::PREFETCH_KEYS_MAX,
     count,
     cursor::key_range,
     database::DatabaseCore,
+    expiry::Moment,
     layers::View,
     pins::RawPin,
     state::State,
@@ -36,6 +37,7 @@ pub struct Snapshot {
     pin: Option<RawPin<State>>,
     csn: u64,
     mode: ReadMode,
+    now: Moment,
     db: Arc<DatabaseCore>,
 }
 
@@ -49,6 +51,7 @@ impl Snapshot {
             pin: Some(pin),
             csn,
             mode,
+            now: Moment::default(),
             db: Arc::clone(db),
         }
     }
@@ -97,6 +100,7 @@ impl Snapshot {
         let state = self.state();
         let core = &keyspace.core;
         let found = engine.keyspace_state(state, core)?;
+        let now = if core.expires() { self.now() } else { 0 };
         Ok(View::new(
             &engine.pager,
             state,
@@ -104,7 +108,19 @@ impl Snapshot {
             core.slot,
             self.csn,
             self.mode,
+            now,
         ))
+    }
+
+    /// The time that it goes by.
+    pub(crate) fn now(&self) -> u64 {
+        self.now.get(&self.db.engine.options.clock)
+    }
+
+    /// A view of values as they are stored, those that have expired among them.
+    pub(crate) fn view_stored(&self, keyspace: &Keyspace) -> Result<View<'_>> {
+        let view = self.view(keyspace)?;
+        Ok(View { now: 0, ..view })
     }
 
     /// The value of `key`. The slice is not a copy; it lives as long as the snapshot.
@@ -126,6 +142,27 @@ impl Snapshot {
     #[inline]
     pub fn get<'s>(&'s self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&'s [u8]>> {
         self.view(keyspace)?.get(key)
+    }
+
+    /// When the entry of `key` expires: [`Expiry::Never`] or [`Expiry::At`]; `None` if it is absent. Entries of a keyspace without expiry
+    /// never do.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::{Duration, SystemTime};
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert_expiring(&ks, b"k", b"v", Expiry::After(Duration::from_secs(60)))?;
+    /// txn.commit()?;
+    /// let Some(Expiry::At(at)) = db.snapshot().expiry(&ks, b"k")? else { panic!("it has a moment") };
+    /// assert!(at > SystemTime::now());
+    /// # Ok(()) }
+    /// ```
+    pub fn expiry(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Expiry>> {
+        let found = self.view(keyspace)?.get_expiring(key)?;
+        Ok(found.map(|(expires, _)| Expiry::from_stored(expires)))
     }
 
     /// The values of several keys, in the order of the keys. Their cache misses overlap instead of following one another: several times
@@ -209,7 +246,8 @@ impl Snapshot {
         self.cursor(keyspace)?.with_range(range).for_each(visit)
     }
 
-    /// Number of keys in a range: O(log n), plus the entries of the range that are buffered.
+    /// Number of keys in a range: O(log n), plus the entries of the range that are buffered. In a keyspace whose entries expire, this, the rank
+    /// and the n-th key visit the keys.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

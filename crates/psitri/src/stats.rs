@@ -4,6 +4,7 @@ use crate::{
     Database, Result,
     engine::frozen_count,
     error::Error,
+    expiry::EXPIRY_BYTES,
     node::UNITS_PER_PAGE,
     pager::DATA_FILE,
     sync::Ordering,
@@ -60,7 +61,7 @@ pub struct Stats {
 pub struct KeyspaceStats {
     /// Its name.
     pub name: String,
-    /// Keys in the merged tree.
+    /// Keys in the merged tree. Those that have expired count until a merge comes by them.
     pub keys_merged: u64,
     /// Entries in the buffers, one for each key and buffer.
     pub entries_buffered: u64,
@@ -177,15 +178,21 @@ impl Database {
         drop(tree);
         let mut report = VerifyReport::default();
         let mut check = TreeCheck::default();
-        let mut roots = vec![("the catalog".to_owned(), catalog)];
+        let mut roots = vec![("the catalog".to_owned(), catalog, 0)];
         for keyspace in state.keyspaces.iter().flatten() {
             report.keyspaces += 1;
             roots.push((
                 format!("keyspace {:?}", keyspace.core.name()),
                 keyspace.root,
+                if keyspace.core.expires() {
+                    EXPIRY_BYTES
+                } else {
+                    0
+                },
             ));
         }
-        for (name, root) in roots {
+        for (name, root, value_bytes_min) in roots {
+            check.value_bytes_min = value_bytes_min;
             match verify_tree(&engine.pager, root, &mut check) {
                 Ok(()) => {}
                 Err(error @ Error::Corrupted { .. }) => {

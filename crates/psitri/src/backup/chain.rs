@@ -1,7 +1,7 @@
 //! Reading backups: a full one and the incremental ones after it, as one.
 //!
 //! # Invariants
-//! Those of `mod.rs`; here (2) and (3).
+//! Those of `mod.rs`; here (2), (3) and (4).
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::{BackupInfo, BackupKind, NAMES, PUT, REMOVED, manifest};
-use crate::{Cursor, Entry, Keyspace, Options, Result, Snapshot, error::Error};
+use crate::{
+    Cursor, Entry, Keyspace, KeyspaceOptions, Options, Result, Snapshot, error::Error,
+    expiry::read_keyspace_expiry,
+};
 
 /// A full backup and the incremental ones after it.
 pub struct Chain {
@@ -20,8 +23,8 @@ struct Link {
     info: BackupInfo,
     /// Of the backup's own database, which it keeps open.
     snapshot: Snapshot,
-    /// The backup's keyspace for each one of the database (3).
-    keyspaces: HashMap<String, Keyspace>,
+    /// The backup's keyspace for each one of the database (3), and the options of that one.
+    keyspaces: HashMap<String, (Keyspace, KeyspaceOptions)>,
 }
 
 impl Chain {
@@ -59,22 +62,25 @@ impl Chain {
     }
 
     /// Keyspaces of the database when the newest backup was made.
-    pub fn names(&self) -> Vec<String> {
+    pub fn keyspaces(&self) -> Vec<(String, KeyspaceOptions)> {
         let newest = self.links.last();
-        let mut names: Vec<_> =
-            newest.map_or(Vec::new(), |l| l.keyspaces.keys().cloned().collect());
-        names.sort();
-        names
+        let described = newest.into_iter().flat_map(|link| {
+            let keyspaces = link.keyspaces.iter();
+            keyspaces.map(|(name, &(_, options))| (name.clone(), options))
+        });
+        let mut keyspaces: Vec<_> = described.collect();
+        keyspaces.sort_by(|(a, _), (b, _)| a.cmp(b));
+        keyspaces
     }
 
     /// What a keyspace had when the newest backup was made (3).
     pub fn entries(&self, name: &str) -> Result<Layered<'_>> {
         let mut layers = Vec::new();
         for link in self.links.iter().rev() {
-            let Some(keyspace) = link.keyspaces.get(name) else {
+            let Some((keyspace, _)) = link.keyspaces.get(name) else {
                 break;
             };
-            let mut cursor = link.snapshot.cursor(keyspace)?;
+            let mut cursor = Cursor::over(link.snapshot.view_stored(keyspace)?);
             let found = cursor.seek_first()?;
             layers.push(Layer {
                 cursor,
@@ -94,7 +100,8 @@ impl Link {
         if info.kind == BackupKind::Full {
             for name in db.keyspaces() {
                 let keyspace = db.open_keyspace(&name)?;
-                keyspaces.insert(name, keyspace);
+                let options = keyspace.options();
+                keyspaces.insert(name, (keyspace, options));
             }
         } else {
             let names = db.open_keyspace(NAMES)?;
@@ -102,15 +109,17 @@ impl Link {
             let mut found = cursor.seek_first()?;
             while found {
                 let number = cursor.key().try_into().map(u32::from_be_bytes);
-                let name = std::str::from_utf8(cursor.value());
-                let (Ok(number), Ok(name)) = (number, name) else {
+                let described = read_keyspace_expiry(cursor.value())
+                    .and_then(|(expiry, name)| Some((expiry, std::str::from_utf8(name).ok()?)));
+                let (Ok(number), Some((expiry, name))) = (number, described) else {
                     return Err(Error::Backup {
                         path: path.to_owned(),
                         what: "its list of keyspaces cannot be read".to_owned(),
                     });
                 };
                 let keyspace = db.open_keyspace(&number.to_string())?;
-                if keyspaces.insert(name.to_owned(), keyspace).is_some() {
+                let known = (keyspace, KeyspaceOptions::from_stored(expiry));
+                if keyspaces.insert(name.to_owned(), known).is_some() {
                     return Err(Error::Backup {
                         path: path.to_owned(),
                         what: format!("it has two keyspaces called {name:?}"),

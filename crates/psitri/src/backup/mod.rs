@@ -2,13 +2,14 @@
 //!
 //! A backup is a directory with a database and a manifest. The database of a *full* backup has the keyspaces and entries of one snapshot, and
 //! can be opened like any other. That of an *incremental* one has what differs from its base: under the number of each keyspace the keys that
-//! were put or removed, and in the keyspace [`NAMES`] which number stands for which name. Reading is by entry and not by page, so that every
+//! were put or removed, and in the keyspace [`NAMES`] which number stands for which name, and whether entries expire there. Reading is by entry and not by page, so that every
 //! node is checked on the way, and the copy is packed.
 //!
 //! # Invariants
 //! (1) The manifest is written last, by renaming, when everything else is durable and was verified: without one a directory is no backup.
 //! (2) A manifest names the backup that it is based on by its number, which is drawn at random; a chain that does not fit is refused.
 //! (3) A keyspace that an incremental backup does not list did not exist. What older backups have under its name does not count.
+//! (4) Values are copied as they are stored, with the moments of their expiry: nothing expires in a backup. What had expired already is left out.
 //!
 //! # Failure modes
 //! Errors of reading and of writing, with the file's name. The directory of a backup that failed has no manifest; remove it. One of a
@@ -25,16 +26,20 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     path::{Path, PathBuf},
+    time::UNIX_EPOCH,
 };
 
 use crate::{
-    Cursor, Database, Entry, Keyspace, Options, Result, Snapshot, error::Error,
-    storage::StorageError, sync::Arc,
+    Cursor, Database, Entry, Keyspace, Options, Result, Snapshot, count,
+    error::Error,
+    expiry::{is_stored_past, write_keyspace_expiry},
+    storage::StorageError,
+    sync::Arc,
 };
 
 use chain::{Chain, Layered};
 
-/// Keyspace of an incremental backup: number, as a big-endian u32, to name.
+/// Keyspace of an incremental backup: number, as a big-endian u32, to expiry (as in the catalog) and name.
 const NAMES: &str = "names";
 /// First byte of a value in an incremental backup.
 const REMOVED: u8 = 0;
@@ -158,7 +163,7 @@ impl Database {
         let (snapshot, keyspaces) = self.snapshot_with_names();
         let mut expected = 0;
         for (_, keyspace) in &keyspaces {
-            expected += snapshot.count(keyspace, ..)?;
+            expected += count::count(snapshot.view_stored(keyspace)?, &[], None)?;
         }
         let mut job = Job {
             target: &target,
@@ -260,8 +265,8 @@ impl Database {
         staging.push(STAGING_SUFFIX);
         let staging = PathBuf::from(staging);
         let target = create_target(&staging)?;
-        for name in chain.names() {
-            let keyspace = target.create_keyspace(&name)?;
+        for (name, options) in chain.keyspaces() {
+            let keyspace = target.create_keyspace_with(&name, options)?;
             let mut source = chain.entries(&name)?;
             let mut failure = None;
             let entries = std::iter::from_fn(|| {
@@ -307,10 +312,10 @@ fn check_free(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A new database in a directory that does not exist, or is empty.
+/// A new database in a directory that does not exist, or is empty. Nothing expires in it (4).
 fn create_target(path: &Path) -> Result<Database> {
     check_free(path)?;
-    Options::new().create(path)
+    Options::new().clock(|| UNIX_EPOCH).create(path)
 }
 
 fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
@@ -319,7 +324,7 @@ fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     entries: impl Iterator<Item = (K, V)>,
 ) -> Result<u64> {
     let mut txn = target.begin_direct(&[keyspace])?;
-    let written = txn.ingest(keyspace, entries)?;
+    let written = txn.ingest_stored(keyspace, entries)?;
     txn.commit()?;
     Ok(written)
 }
@@ -349,13 +354,13 @@ impl Job<'_, '_> {
     }
 
     fn copy_whole(&mut self, snapshot: &Snapshot, name: &str, keyspace: &Keyspace) -> Result<()> {
-        let target = self.target.create_keyspace(name)?;
-        let mut cursor = snapshot.cursor(keyspace)?;
+        let target = (self.target).create_keyspace_with(name, keyspace.options())?;
+        let mut cursor = Stored::new(snapshot, keyspace)?;
         let (mut found, mut failure) = (cursor.seek_first(), None);
         let database = self.target;
         let entries = std::iter::from_fn(|| match found {
             Ok(true) => {
-                let entry = (cursor.key().to_vec(), cursor.value());
+                let entry = (cursor.cursor.key().to_vec(), cursor.cursor.value());
                 found = cursor.next();
                 self.passed();
                 Some(entry)
@@ -383,10 +388,13 @@ impl Job<'_, '_> {
         for (number, (name, keyspace)) in keyspaces.iter().enumerate() {
             let mut txn = database.begin(&[&names])?;
             let number = number as u32;
-            txn.insert(&names, &number.to_be_bytes(), name.as_bytes())?;
+            let mut described = Vec::new();
+            write_keyspace_expiry(&mut described, keyspace.core.expiry);
+            described.extend_from_slice(name.as_bytes());
+            txn.insert(&names, &number.to_be_bytes(), &described)?;
             txn.commit()?;
             let target = database.create_keyspace(&number.to_string())?;
-            let mut now = snapshot.cursor(keyspace)?;
+            let mut now = Stored::new(snapshot, keyspace)?;
             let mut then = chain.entries(name)?;
             let mut differences = Differences {
                 found: now.seek_first()?,
@@ -410,9 +418,44 @@ impl Job<'_, '_> {
     }
 }
 
+/// The entries of a keyspace with their values as they are stored, but for those that have expired.
+struct Stored<'s> {
+    cursor: Cursor<'s>,
+    /// 0 where nothing expires.
+    now: u64,
+}
+
+impl<'s> Stored<'s> {
+    fn new(snapshot: &'s Snapshot, keyspace: &Keyspace) -> Result<Stored<'s>> {
+        let view = snapshot.view_stored(keyspace)?;
+        let is_expiring = keyspace.core.expires();
+        Ok(Stored {
+            cursor: Cursor::over(view),
+            now: if is_expiring { snapshot.now() } else { 0 },
+        })
+    }
+
+    fn seek_first(&mut self) -> Result<bool> {
+        let found = self.cursor.seek_first()?;
+        self.pass_expired(found)
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        let found = self.cursor.next()?;
+        self.pass_expired(found)
+    }
+
+    fn pass_expired(&mut self, mut found: bool) -> Result<bool> {
+        while found && self.now != 0 && is_stored_past(self.cursor.value(), self.now) {
+            found = self.cursor.next()?;
+        }
+        Ok(found)
+    }
+}
+
 /// What differs between a keyspace and an older state of it.
 struct Differences<'d, 's, 'c> {
-    now: &'d mut Cursor<'s>,
+    now: &'d mut Stored<'s>,
     found: bool,
     then: &'d mut Layered<'c>,
     old: Option<Entry>,
@@ -425,7 +468,7 @@ impl Differences<'_, '_, '_> {
                 None if !self.found => return Ok(None),
                 None => std::cmp::Ordering::Less,
                 Some(_) if !self.found => std::cmp::Ordering::Greater,
-                Some((key, _)) => self.now.key().cmp(key),
+                Some((key, _)) => self.now.cursor.key().cmp(key),
             };
             if order.is_gt() {
                 let (key, _) = self.old.take().expect("compared with it");
@@ -434,12 +477,13 @@ impl Differences<'_, '_, '_> {
             }
             let is_same = order.is_eq()
                 && (self.old.as_ref())
-                    .is_some_and(|(_, value)| value.as_slice() == self.now.value());
+                    .is_some_and(|(_, value)| value.as_slice() == self.now.cursor.value());
             let changed = (!is_same).then(|| {
-                let mut value = Vec::with_capacity(1 + self.now.value().len());
+                let now = &self.now.cursor;
+                let mut value = Vec::with_capacity(1 + now.value().len());
                 value.push(PUT);
-                value.extend_from_slice(self.now.value());
-                (self.now.key().to_vec(), value)
+                value.extend_from_slice(now.value());
+                (now.key().to_vec(), value)
             });
             self.found = self.now.next()?;
             if order.is_eq() {

@@ -11,6 +11,8 @@
 //! (2) A packer that would leave a node less than half full takes in the next neighbour instead, once. Where keys are
 //!     appended, a small last leaf stays: the next keys will fill it.
 //! (3) Old nodes that are taken apart, and out-of-line values that are replaced, are counted as dead, exactly once.
+//! (4) Entries that have expired are dropped from the leaves that are taken apart; there is nothing older below them. The stream of changes
+//!     drops its own: as a removal, for there may be.
 //!
 //! # Failure modes
 //! Any error leaves the old root as it was; the sink gives the new pages back.
@@ -21,6 +23,7 @@ use std::cmp::Ordering;
 use super::{Node, Root, open_child, open_root, walk};
 use crate::{
     Result,
+    expiry::Judge,
     node::{
         self, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef,
         Stored, VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
@@ -60,13 +63,19 @@ pub(crate) enum Rewrite {
     Leaves,
     /// Nodes and values on this page and behind it, so that they move to free space before it.
     From(u64),
+    /// Leaves with entries that have expired, and the nodes above.
+    Expired,
 }
 
 impl Rewrite {
-    fn wants_leaf(&self, at: NodeRef, leaf: Leaf<'_>) -> bool {
+    fn wants_leaf(&self, at: NodeRef, leaf: Leaf<'_>, judge: Option<Judge<'_>>) -> bool {
+        let is_wanted = |stored| match self {
+            Rewrite::Expired => judge.is_some_and(|judge| judge.is_expired(stored)),
+            _ => self.wants_value(stored),
+        };
         matches!(self, Rewrite::Leaves)
             || self.moves(at.page())
-            || (0..leaf.len()).any(|i| self.wants_value(leaf.value(i)))
+            || (0..leaf.len()).any(|i| is_wanted(leaf.value(i)))
     }
 
     fn wants_value(&self, stored: Stored<'_>) -> bool {
@@ -78,26 +87,33 @@ impl Rewrite {
     }
 }
 
-/// Writes parts of a tree anew. The content stays. A tree in which there is nothing to rewrite stays as it is.
-pub(crate) fn rewrite(sink: &mut Sink<'_>, root: Root, rewrite: Rewrite) -> Result<Root> {
-    if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite)? {
+/// Writes parts of a tree anew. The content stays, but for what has expired at `now` (0 for nothing). A tree in which there is nothing to
+/// rewrite stays as it is.
+pub(crate) fn rewrite(sink: &mut Sink<'_>, root: Root, rewrite: Rewrite, now: u64) -> Result<Root> {
+    let judge = Judge::new(sink.pager(), now);
+    if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite, judge)? {
         return Ok(root);
     }
     let mut changes = Nothing;
-    let mut merger = Merger::new(sink, &mut changes, &[]);
+    let mut merger = Merger::new(sink, &mut changes, &[], judge);
     merger.rewrite = Some(rewrite);
     merger.visit(root.node, &[], None)?;
     merger.close()
 }
 
 /// Whether anything below a node is to be rewritten.
-fn has_work(pager: &Pager, at: NodeRef, rewrite: &Rewrite) -> Result<bool> {
+fn has_work(
+    pager: &Pager,
+    at: NodeRef,
+    rewrite: &Rewrite,
+    judge: Option<Judge<'_>>,
+) -> Result<bool> {
     match open_root(pager, at)? {
-        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(at, leaf)),
+        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(at, leaf, judge)),
         Node::Inner(_) if rewrite.moves(at.page()) => Ok(true),
         Node::Inner(inner) => {
             for index in 0..inner.len() {
-                if has_work(pager, inner.child(index), rewrite)? {
+                if has_work(pager, inner.child(index), rewrite, judge)? {
                     return Ok(true);
                 }
             }
@@ -123,17 +139,20 @@ impl ChangeStream for Nothing {
     }
 }
 
-/// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`.
+/// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`. What has expired at `now` goes from the leaves on
+/// the way; 0 stands for a tree whose entries do not expire.
 pub(crate) fn merge<S: ChangeStream>(
     sink: &mut Sink<'_>,
     root: Root,
     ranges: &[KeyRange],
     changes: &mut S,
+    now: u64,
 ) -> Result<Root> {
     if ranges.is_empty() && changes.key().is_none() {
         return Ok(root);
     }
-    let mut merger = Merger::new(sink, changes, ranges);
+    let judge = Judge::new(sink.pager(), now);
+    let mut merger = Merger::new(sink, changes, ranges, judge);
     if root.node.is_null() {
         merger.insert_below(None)?;
     } else {
@@ -153,6 +172,7 @@ struct Merger<'m, 'p, S> {
     sink: &'m mut Sink<'p>,
     changes: &'m mut S,
     ranges: &'m [KeyRange],
+    judge: Option<Judge<'p>>,
     leaves: LeafPacker,
     /// Lower bound of what the leaf packer began with.
     lower: Vec<u8>,
@@ -174,11 +194,13 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         sink: &'m mut Sink<'p>,
         changes: &'m mut S,
         ranges: &'m [KeyRange],
+        judge: Option<Judge<'p>>,
     ) -> Merger<'m, 'p, S> {
         Merger {
             sink,
             changes,
             ranges,
+            judge,
             leaves: LeafPacker::new(),
             lower: Vec::new(),
             last_key: None,
@@ -285,7 +307,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             return Ok(false);
         };
         match open_child(self.sink.pager(), child, level)? {
-            Node::Leaf(leaf) => Ok(rewrite.wants_leaf(child, leaf)),
+            Node::Leaf(leaf) => Ok(rewrite.wants_leaf(child, leaf, self.judge)),
             Node::Inner(_) => Ok(true),
         }
     }
@@ -425,7 +447,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                     Ordering::Greater => break,
                 }
             }
-            if replaced || self.is_deleted(key) {
+            if replaced || self.is_deleted(key) || self.has_expired(stored) {
                 if let Stored::External(pointer) = stored {
                     self.sink.kill_value(&pointer);
                 }
@@ -465,12 +487,24 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         Ok(())
     }
 
+    /// (4)
+    #[inline]
+    fn has_expired(&self, stored: Stored<'_>) -> bool {
+        self.judge.is_some_and(|judge| judge.is_expired(stored))
+    }
+
     /// Pushes a leaf's entries as they are.
     fn push_leaf_entries(&mut self, leaf: Leaf<'_>, lower: &[u8]) -> Result<()> {
         self.begin_run(lower);
         let mut entries =
             LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         while let Some((key, stored)) = entries.next() {
+            if self.has_expired(stored) {
+                if let Stored::External(pointer) = stored {
+                    self.sink.kill_value(&pointer);
+                }
+                continue;
+            }
             match stored {
                 Stored::External(old) if self.rewrite.is_some_and(|r| r.wants_value(stored)) => {
                     let pager = self.sink.pager();

@@ -14,6 +14,8 @@ pub(crate) struct TreeCheck {
     pub nodes: u64,
     pub keys: u64,
     pub values_out_of_line: u64,
+    /// The least that a value has.
+    pub value_bytes_min: usize,
     /// Space in use, to be compared with the page map.
     pub extents: Vec<Extent>,
 }
@@ -67,7 +69,15 @@ fn verify_node(
                 return Err(damaged(at, "a leaf holds keys outside its bounds"));
             }
             for index in 0..leaf.len() {
-                if let Stored::External(pointer) = leaf.value(index) {
+                let stored = leaf.value(index);
+                let value_bytes = match stored {
+                    Stored::Inline(value) => value.len(),
+                    Stored::External(pointer) => pointer.len as usize,
+                };
+                if value_bytes < check.value_bytes_min {
+                    return Err(damaged(at, "a value lacks its moment of expiry"));
+                }
+                if let Stored::External(pointer) = stored {
                     pager.recheck_value(&pointer)?;
                     check.values_out_of_line += 1;
                     check.extents.push(value_extent(&pointer));

@@ -31,6 +31,7 @@ use crate::{
     buffer::Watermark,
     database::DatabaseCore,
     error::Error,
+    expiry::{Clock, Moment},
     keyspace::{KeyspaceCore, WriterGuard},
     node::ValuePointer,
     pager::Changes,
@@ -44,7 +45,7 @@ use crate::{
 pub(crate) use direct::{DRAIN_POLL, NO_GENERATION};
 pub use extract::Entry;
 pub use nested::NestedTxn;
-pub(crate) use write::{check_key, check_value};
+pub(crate) use write::{check_expires, check_key, check_value};
 
 /// Values longer than this are written straight to the data file and not to the buffer and the log.
 pub(crate) const VALUE_BUFFERED_BYTES_MAX: usize = 16 << 10;
@@ -76,6 +77,8 @@ pub struct WriteTxn {
     large_values: Vec<(u32, ValuePointer)>,
     /// Why the transaction was undone before its end. It has no parts and no pin then.
     undone: Option<Box<str>>,
+    /// Its time, for keyspaces whose entries expire.
+    now: Moment,
 }
 
 /// One keyspace of a transaction.
@@ -157,6 +160,7 @@ impl WriteTxn {
             bytes: 0,
             large_values: Vec::new(),
             undone: None,
+            now: Moment::default(),
         };
         let mut stood_aside = false;
         for core in cores {
@@ -369,6 +373,16 @@ impl WriteTxn {
 }
 
 impl Part {
+    /// The time that decides what has expired; 0 where nothing does.
+    #[inline]
+    fn now_by(&self, now: &Moment, clock: &Clock) -> u64 {
+        if self.core.expires() {
+            now.get(clock)
+        } else {
+            0
+        }
+    }
+
     /// Makes the writer write to `generation`. True if the keyspace had no buffer there before.
     fn enter(&mut self, generation: &Generation) -> bool {
         let mut fresh = false;

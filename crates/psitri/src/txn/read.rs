@@ -2,8 +2,9 @@
 
 use super::{Part, WriteTxn};
 use crate::{
-    Cursor, Keyspace, ReadMode, Result,
+    Cursor, Expiry, Keyspace, ReadMode, Result,
     buffer::{Found, PREFETCH_KEYS_MAX},
+    expiry,
     layers::{CSN_NEWEST, View, read_large},
 };
 
@@ -35,8 +36,74 @@ impl WriteTxn {
         match buffer.get(key) {
             Found::Absent => self.view_below(part).get(key),
             Found::Deleted => Ok(None),
-            Found::Value(value) => Ok(Some(value)),
-            Found::Large(pointer) => read_large(&self.db.engine.pager, pointer).map(Some),
+            Found::Value(value) if !part.core.expires() => Ok(Some(value)),
+            Found::Value(stored) => expiry::open_value(stored, self.now()),
+            Found::Large(pointer) => {
+                let value = read_large(&self.db.engine.pager, pointer)?;
+                if part.core.expires() {
+                    return expiry::open_value(value, self.now());
+                }
+                Ok(Some(value))
+            }
+        }
+    }
+
+    /// The time that the transaction goes by (`expiry.rs`).
+    pub(crate) fn now(&self) -> u64 {
+        self.now.get(&self.db.engine.options.clock)
+    }
+
+    /// Goes by the time of another reader.
+    pub(crate) fn set_now(&self, now: u64) {
+        self.now.set(now);
+    }
+
+    #[inline]
+    pub(super) fn part_now(&self, part: &Part) -> u64 {
+        part.now_by(&self.now, &self.db.engine.options.clock)
+    }
+
+    /// When the entry of `key` expires, with the transaction's own writes: [`Expiry::Never`] or [`Expiry::At`]; `None` if it is absent.
+    /// Entries of a keyspace without expiry never do.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert_eq!(txn.expiry(&ks, b"k")?, Some(Expiry::Never));
+    /// assert_eq!(txn.expiry(&ks, b"absent")?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn expiry(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Expiry>> {
+        let found = self.get_expiring(keyspace, key)?;
+        Ok(found.map(|(expires, _)| Expiry::from_stored(expires)))
+    }
+
+    /// A value, and the moment of its expiry as stored: 0 for never.
+    pub(crate) fn get_expiring<'t>(
+        &'t self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> Result<Option<(u64, &'t [u8])>> {
+        if !keyspace.core.expires() {
+            return Ok(self.get(keyspace, key)?.map(|value| (0, value)));
+        }
+        let Ok(index) = self.part_index(keyspace) else {
+            return self.foreign_view(keyspace)?.get_expiring(key);
+        };
+        let part = &self.parts[index];
+        let buffer = part.guard.buffer.as_ref();
+        match buffer.expect("an open part has a writer").get(key) {
+            Found::Absent => self.view_below(part).get_expiring(key),
+            Found::Deleted => Ok(None),
+            Found::Value(stored) => expiry::open(stored, self.now()),
+            Found::Large(pointer) => {
+                let stored = read_large(&self.db.engine.pager, pointer)?;
+                expiry::open(stored, self.now())
+            }
         }
     }
 
@@ -150,6 +217,7 @@ impl WriteTxn {
             generation_merged: part.generation_merged,
             csn: CSN_NEWEST,
             root: part.root,
+            now: self.part_now(part),
         }
     }
 
@@ -159,6 +227,7 @@ impl WriteTxn {
         let state = self.state();
         let core = &keyspace.core;
         let found = engine.keyspace_state(state, core)?;
+        let now = if core.expires() { self.now() } else { 0 };
         Ok(View::new(
             &engine.pager,
             state,
@@ -166,6 +235,7 @@ impl WriteTxn {
             core.slot,
             self.csn,
             ReadMode::Latest,
+            now,
         ))
     }
 }
