@@ -12,6 +12,9 @@
 //! (2) An entry that has expired is absent, and hides what is older under its key like a removed one. A merge makes a removal of it, so that
 //!     nothing older comes back.
 //! (3) No time is 0: there it stands for keyspaces without expiry.
+//! (4) While a transaction goes by a time, merges of the keyspaces that it writes to go by none that is later: what it sees it goes on seeing when
+//!     it spills, and from then on reads what was merged meanwhile. `KeyspaceCore::writer_now` is the time, 1 while the transaction looks at the
+//!     clock, and 0 without one; a merge looks at the clock before it asks for it.
 //!
 //! # Failure modes
 //! A stored value that is too short for its moment is damage. A clock that is set back makes expired entries visible again, unless a merge
@@ -125,6 +128,12 @@ impl fmt::Debug for Clock {
 pub(crate) struct Moment(AtomicU64);
 
 impl Moment {
+    /// The time, if the clock was looked at.
+    #[inline]
+    pub fn known(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&now| now != 0)
+    }
+
     pub fn get(&self, clock: &Clock) -> u64 {
         match self.0.load(Ordering::Relaxed) {
             0 => self.look(clock),

@@ -195,6 +195,8 @@ pub(crate) struct KeyspaceCore {
     pub writer: Arc<Mutex<WriterSlot>>,
     /// Generation that the holder of the write lock writes to; 0 while it is unknown or nobody holds the lock.
     pub generation_open: AtomicU64,
+    /// Time that the holder of the write lock goes by, if entries expire; 0 while it goes by none. See invariant (4) of `expiry.rs`.
+    pub writer_now: AtomicU64,
 }
 
 /// What belongs to the holder of a write lock.
@@ -258,6 +260,7 @@ impl KeyspaceCore {
             dropped: AtomicBool::new(false),
             writer: Arc::default(),
             generation_open: AtomicU64::new(0),
+            writer_now: AtomicU64::new(0),
         }
     }
 

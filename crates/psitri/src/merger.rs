@@ -14,7 +14,7 @@
 //! (5) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
 //!     merge of an empty buffer does not touch the root.
 //! (6) A merge looks at the clock once. What it drops as expired was so for everybody who looks later, unless the clock is set back; those
-//!     who looked before have pinned what it replaces.
+//!     who looked before have pinned what it replaces, or are asked for their time.
 
 use std::time::{Duration, Instant};
 
@@ -309,7 +309,11 @@ impl<'f> Task<'f> {
             id: keyspace.core.id,
             root: keyspace.root,
             csn_merged: csn_merged.max()?,
-            now: if keyspace.core.expires() { now() } else { 0 },
+            now: if keyspace.core.expires() {
+                merge_time(&keyspace.core, now())
+            } else {
+                0
+            },
             buffers,
         })
     }
@@ -324,6 +328,14 @@ impl<'f> Task<'f> {
             generation_merging: newest,
             csn_merged: if is_whole { self.csn_merged } else { 0 },
         }
+    }
+}
+
+/// The time of a merge at `now`: not later than that of the transaction that is open on the keyspace.
+fn merge_time(core: &crate::keyspace::KeyspaceCore, now: u64) -> u64 {
+    match core.writer_now.load(Ordering::SeqCst) {
+        0 => now,
+        writer => now.min(writer),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     expiry::Moment,
     layers::View,
     pins::RawPin,
-    state::State,
+    state::{KeyspaceState, State},
     sync::{Arc, Ordering},
 };
 
@@ -100,7 +100,9 @@ impl Snapshot {
         let state = self.state();
         let core = &keyspace.core;
         let found = engine.keyspace_state(state, core)?;
-        let now = if core.expires() { self.now() } else { 0 };
+        if core.expires() {
+            return self.view_expiring(found);
+        }
         Ok(View::new(
             &engine.pager,
             state,
@@ -108,7 +110,21 @@ impl Snapshot {
             core.slot,
             self.csn,
             self.mode,
-            now,
+            0,
+        ))
+    }
+
+    /// On its own, so that keyspaces without expiry pay for a branch and no more.
+    #[inline(never)]
+    fn view_expiring<'s>(&'s self, found: &'s KeyspaceState) -> Result<View<'s>> {
+        Ok(View::new(
+            &self.db.engine.pager,
+            self.state(),
+            found,
+            found.core.slot,
+            self.csn,
+            self.mode,
+            self.now(),
         ))
     }
 

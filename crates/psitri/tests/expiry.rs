@@ -615,14 +615,14 @@ fn large_values_that_expire_in_the_buffer_leave_nothing_behind() {
     let db = Database::open_on(Arc::clone(&disk) as _, hand.options()).unwrap();
     let ks = db.create_keyspace_with("ks", expiring()).unwrap();
     put(&db, &ks, b"never", b"-", Expiry::Never);
-    for n in 0..20u8 {
-        put(&db, &ks, &[n], &vec![n; 50_000], after(50));
-    }
-    // A direct transaction whose value has expired when it commits: it is in the log, if anywhere.
+    // A direct transaction merges what it wrote, and logs it: the value has expired by then.
     let mut txn = db.begin_direct(&[&ks]).unwrap();
     txn.upsert_expiring(&ks, b"direct", &[1; 50_000], after(0))
         .unwrap();
     txn.commit().unwrap();
+    for n in 0..20u8 {
+        put(&db, &ks, &[n], &vec![n; 50_000], after(50));
+    }
     hand.pass(50);
     let after_crash = disk.process_crash(1);
     db.checkpoint().unwrap();
@@ -837,6 +837,41 @@ fn spills_and_direct_transactions_keep_moments() {
     let db = options().open(dir.path().join("db")).unwrap();
     let ks = db.open_keyspace("ks").unwrap();
     assert_eq!(db.snapshot().count(&ks, ..).unwrap(), 5000);
+}
+
+/// A transaction that spills merges what is committed, and reads that from then on: entries that expired while it ran must still be there.
+#[test]
+fn a_transaction_that_spills_keeps_its_time() {
+    for ingests in [false, true] {
+        let hand = Hand::new();
+        let options = hand.options().buffer_bytes(256 << 10);
+        let db = options.in_memory().unwrap();
+        let ks = db.create_keyspace_with("ks", expiring()).unwrap();
+        for n in 0..100u8 {
+            let expiry = if n % 2 == 1 { after(50) } else { Expiry::Never };
+            put(&db, &ks, &[n], &[n; 20], expiry);
+        }
+        db.checkpoint().unwrap();
+        // The leaf is taken apart by the next merge.
+        put(&db, &ks, &[0], b"shorter", Expiry::Never);
+        let mut txn = db.begin(&[&ks]).unwrap();
+        assert_eq!(txn.count(&ks, ..).unwrap(), 100);
+        hand.pass(50);
+        let more = (0..2000u32).map(|n| (n.to_be_bytes(), [7; 100]));
+        if ingests {
+            txn.ingest(&ks, more).unwrap();
+        } else {
+            for (key, value) in more {
+                txn.upsert(&ks, &key, &value).unwrap();
+            }
+        }
+        assert_eq!(txn.count(&ks, ..).unwrap(), 2100, "ingests: {ingests}");
+        txn.commit().unwrap();
+        assert_eq!(db.snapshot().count(&ks, ..).unwrap(), 2050);
+        db.drop_expired(&ks).unwrap();
+        assert_eq!(held(&db, &ks), (2050, 0));
+        assert_sound(&db);
+    }
 }
 
 #[test]

@@ -200,13 +200,13 @@ impl WriteTxn {
     pub(crate) fn rewrite(&mut self, rewrite: tree::Rewrite) -> Result<bool> {
         let engine = Arc::clone(&self.db.engine);
         let birth = self.birth();
-        let private = self.private.as_mut().expect("the transaction is direct");
         let mut sink = Sink::new(&engine.pager, birth);
         let mut roots: Vec<Root> = Vec::new();
         for part in &self.parts {
-            let now = part.now_by(&self.now, &engine.options.clock);
+            let now = self.part_now(part);
             roots.push(tree::rewrite(&mut sink, part.root, rewrite, now)?);
         }
+        let private = self.private.as_mut().expect("the transaction is direct");
         private.changes.append(sink.finish()?);
         let mut changed = false;
         for (part, root) in self.parts.iter_mut().zip(roots) {

@@ -210,6 +210,7 @@ impl WriteTxn {
         run.sort();
         let engine = Arc::clone(&self.db.engine);
         let birth = self.birth();
+        let now = self.part_now(&self.parts[index]);
         let private = self.private.as_mut().expect("the transaction is direct");
         if let Some(ops) = &private.ops {
             let bytes = ops.bytes_len() + run.bytes_used();
@@ -226,7 +227,6 @@ impl WriteTxn {
         let mut adopted = Vec::new();
         let mut sink = Sink::new(&engine.pager, birth);
         let mut changes = run.changes(&mut adopted, ops);
-        let now = part.now_by(&self.now, &engine.options.clock);
         let root = tree::merge(&mut sink, part.root, &[], &mut changes, now)?;
         let changes = sink.finish()?;
         part.root = root;

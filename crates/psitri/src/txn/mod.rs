@@ -31,7 +31,7 @@ use crate::{
     buffer::Watermark,
     database::DatabaseCore,
     error::Error,
-    expiry::{Clock, Moment},
+    expiry::Moment,
     keyspace::{KeyspaceCore, WriterGuard},
     node::ValuePointer,
     pager::Changes,
@@ -373,16 +373,6 @@ impl WriteTxn {
 }
 
 impl Part {
-    /// The time that decides what has expired; 0 where nothing does.
-    #[inline]
-    fn now_by(&self, now: &Moment, clock: &Clock) -> u64 {
-        if self.core.expires() {
-            now.get(clock)
-        } else {
-            0
-        }
-    }
-
     /// Makes the writer write to `generation`. True if the keyspace had no buffer there before.
     fn enter(&mut self, generation: &Generation) -> bool {
         let mut fresh = false;
@@ -427,6 +417,9 @@ impl WriteTxn {
                 part.guard.generation = 0;
             }
             part.core.generation_open.store(0, Ordering::Release);
+            if part.core.expires() {
+                part.core.writer_now.store(0, Ordering::Release);
+            }
         }
         self.parts.clear();
         self.unpin();

@@ -6,6 +6,7 @@ use crate::{
     buffer::{Found, PREFETCH_KEYS_MAX},
     expiry,
     layers::{CSN_NEWEST, View, read_large},
+    sync::Ordering,
 };
 
 impl WriteTxn {
@@ -49,18 +50,36 @@ impl WriteTxn {
     }
 
     /// The time that the transaction goes by (`expiry.rs`).
+    #[inline]
     pub(crate) fn now(&self) -> u64 {
-        self.now.get(&self.db.engine.options.clock)
+        self.now.known().unwrap_or_else(|| self.look_at_clock())
+    }
+
+    #[cold]
+    fn look_at_clock(&self) -> u64 {
+        // In this order: (4) of `expiry.rs`.
+        self.tell_merges(1);
+        let now = self.now.get(&self.db.engine.options.clock);
+        self.tell_merges(now);
+        now
     }
 
     /// Goes by the time of another reader.
     pub(crate) fn set_now(&self, now: u64) {
         self.now.set(now);
+        self.tell_merges(now);
     }
 
+    fn tell_merges(&self, now: u64) {
+        for part in self.parts.iter().filter(|part| part.core.expires()) {
+            part.core.writer_now.store(now, Ordering::SeqCst);
+        }
+    }
+
+    /// The time that decides what has expired in a part; 0 where nothing does.
     #[inline]
     pub(super) fn part_now(&self, part: &Part) -> u64 {
-        part.now_by(&self.now, &self.db.engine.options.clock)
+        if part.core.expires() { self.now() } else { 0 }
     }
 
     /// When the entry of `key` expires, with the transaction's own writes: [`Expiry::Never`] or [`Expiry::At`]; `None` if it is absent.
