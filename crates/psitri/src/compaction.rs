@@ -43,6 +43,7 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn drop_expired(&self, keyspace: &Keyspace) -> Result<()> {
+        self.core.engine.check_writable()?;
         if !keyspace.core.expires() {
             return Ok(());
         }

@@ -233,13 +233,14 @@ impl OptimisticTxn {
         value: &[u8],
         expiry: Expiry,
     ) -> Result<()> {
-        if !keyspace.core.expires() {
-            check_value(value)?;
-        } else {
+        if keyspace.core.expires() {
             check_expiring_value(value)?;
+        } else {
+            check_value(value)?;
         }
         let expires = expiry.resolve(|| self.snapshot.now())?;
-        let new = (!is_past(expires, self.snapshot.now())).then(|| NewValue {
+        let has_expired = expires != 0 && is_past(expires, self.snapshot.now());
+        let new = (!has_expired).then(|| NewValue {
             bytes: value.to_vec(),
             expires,
         });

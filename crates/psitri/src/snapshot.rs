@@ -18,6 +18,8 @@ use crate::{
 /// A consistent view of all keyspaces. Taking one is O(1) and takes no lock; any number may live for any time, move
 /// between threads and be shared by them.
 ///
+/// Of keyspaces whose entries expire it sees what had not expired when it first read from one of them, as long as it lives.
+///
 /// What a snapshot can see is kept while it lives: the buffers of its moment in memory, and the tree's nodes in the file.
 /// What was written and overwritten later is not.
 ///
