@@ -118,6 +118,9 @@ pub fn dump(path: &Path, out: &mut impl Write) -> Outcome {
     Ok(FOUND)
 }
 
+/// Key, value and moment.
+type ExpiringEntry = (Vec<u8>, Vec<u8>, Expiry);
+
 /// The lines of a dump, with their numbers.
 struct Lines<'i, I> {
     input: &'i mut I,
@@ -184,7 +187,7 @@ impl<I: BufRead> Lines<'_, I> {
     }
 
     /// As [`Lines::entry`], of a keyspace whose entries expire.
-    fn expiring_entry(&self) -> Option<Result<(Vec<u8>, Vec<u8>, Expiry), Failure>> {
+    fn expiring_entry(&self) -> Option<Result<ExpiringEntry, Failure>> {
         let mut columns = self.line.split(|&byte| byte == b'\t');
         let (key, value) = (columns.next()?, columns.next()?);
         let expiry = match (columns.next().and_then(number), columns.next()) {
