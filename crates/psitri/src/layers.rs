@@ -29,6 +29,7 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    #[inline(always)]
     pub fn new(
         pager: &'a Pager,
         state: &'a State,
