@@ -78,6 +78,9 @@ pub enum Command {
         /// Create the database if it is missing
         #[arg(long)]
         create: bool,
+        /// Let the entry expire after so many seconds; a keyspace that is missing is made for entries that expire
+        #[arg(long, value_name = "SECONDS")]
+        expire_after: Option<u64>,
     },
     /// Delete a key
     Del {

@@ -5,11 +5,12 @@ use crate::copies;
 use crate::failure::{Failure, NOT_FOUND};
 use crate::text;
 use crate::top;
-use psitri::{Database, Keyspace, Options, Snapshot};
+use psitri::{Database, Error, Expiry, Keyspace, KeyspaceOptions, Options, Snapshot};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 pub type Outcome = Result<ExitCode, Failure>;
 
@@ -31,7 +32,11 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
             key,
             value,
             create,
-        } => put(target, key, value, *create, json, out),
+            expire_after,
+        } => {
+            let expiry = expire_after.map(|seconds| Expiry::After(Duration::from_secs(seconds)));
+            put(target, key, value, *create, expiry, json, out)
+        }
         Command::Del { target, key } => delete(target, key, json, out),
         Command::Scan {
             target,
@@ -80,6 +85,18 @@ fn existing_keyspace(database: &Database, name: &str) -> Result<Keyspace, Failur
     Ok(database.open_keyspace(name)?)
 }
 
+/// The keyspace; made with these options if there is none.
+pub fn keyspace_or_new(
+    database: &Database,
+    name: &str,
+    options: KeyspaceOptions,
+) -> Result<Keyspace, Error> {
+    match database.open_keyspace(name) {
+        Err(Error::KeyspaceNotFound { .. }) => database.create_keyspace_with(name, options),
+        found => found,
+    }
+}
+
 fn not_found() -> ExitCode {
     ExitCode::from(NOT_FOUND)
 }
@@ -109,8 +126,9 @@ fn stat(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
     let snapshot = database.snapshot();
     let mut keyspaces = Vec::new();
     for name in database.keyspaces() {
-        let keys = snapshot.count(&database.open_keyspace(&name)?, ..)?;
-        keyspaces.push((name, keys));
+        let keyspace = database.open_keyspace(&name)?;
+        let keys = snapshot.count(&keyspace, ..)?;
+        keyspaces.push((name, keys, keyspace.options()));
     }
     let figures = [
         ("file_bytes", json!(stats.file_bytes)),
@@ -125,19 +143,29 @@ fn stat(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
             .into_iter()
             .map(|(name, figure)| (name.to_owned(), figure))
             .collect();
-        let keyspaces = keyspaces
-            .iter()
-            .map(|(name, keys)| json!({ "name": name, "keys": keys }));
+        let keyspaces = keyspaces.iter().map(|(name, keys, options)| {
+            json!({
+                "name": name,
+                "keys": keys,
+                "entries_expire": options.do_entries_expire(),
+                "expire_after_ms": options.expires_after().map(|after| after.as_millis() as u64),
+            })
+        });
         object.insert("keyspaces".to_owned(), keyspaces.collect());
         print_json(out, &Value::Object(object))?;
     } else {
         for (name, figure) in &figures {
             writeln!(out, "{name:<18} {figure}")?;
         }
-        for (name, keys) in &keyspaces {
+        for (name, keys, options) in &keyspaces {
+            let expiry = match options.expires_after() {
+                Some(after) => format!(", which expire after {after:?} unless they say themselves"),
+                None if options.do_entries_expire() => ", which may expire".to_owned(),
+                None => String::new(),
+            };
             writeln!(
                 out,
-                "keyspace           {} with {keys} keys",
+                "keyspace           {} with {keys} keys{expiry}",
                 text::escaped(name.as_bytes()),
             )?;
         }
@@ -195,6 +223,7 @@ fn put(
     key: &str,
     value: &str,
     create: bool,
+    expiry: Option<Expiry>,
     json: bool,
     out: &mut impl Write,
 ) -> Outcome {
@@ -214,9 +243,16 @@ fn put(
     } else {
         open_existing(path)?
     };
-    let keyspace = database.keyspace(&target.keyspace)?;
+    let options = match expiry {
+        None => KeyspaceOptions::new(),
+        Some(_) => KeyspaceOptions::new().entries_expire(),
+    };
+    let keyspace = keyspace_or_new(&database, &target.keyspace, options)?;
     let mut transaction = database.begin(&[&keyspace])?;
-    transaction.upsert(&keyspace, &key, &value)?;
+    match expiry {
+        None => transaction.upsert(&keyspace, &key, &value)?,
+        Some(expiry) => transaction.upsert_expiring(&keyspace, &key, &value, expiry)?,
+    }
     transaction.commit()?;
     drop(keyspace);
     database.close()?;

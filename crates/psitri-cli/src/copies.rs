@@ -3,19 +3,26 @@
 //! A dump is lines of text: a first line with the format, then for each keyspace a line with its name and a line for each entry, key and value
 //! with a tab between them, and a last line that says that it is complete. Bytes that are not printable are escaped, tabs and line ends among
 //! them.
+//!
+//! The line of a keyspace whose entries expire is `expiring`, after how many milliseconds they do if they do not say themselves (0 for never),
+//! and the name; its entries have a third column: the moment of their expiry in milliseconds since the Unix epoch, 0 for never.
 use crate::bar::Bar;
-use crate::commands::{FOUND, Outcome, open_read_only, print_json};
+use crate::commands::{FOUND, Outcome, keyspace_or_new, open_read_only, print_json};
 use crate::failure::Failure;
 use crate::text;
-use psitri::{BackupInfo, BackupKind, BackupOptions, Database, Entry, Options};
+use psitri::{
+    BackupInfo, BackupKind, BackupOptions, Database, Entry, Expiry, KeyspaceOptions, Options,
+};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 const DUMP_FIRST_LINE: &str = "psitri dump, format 1";
 const DUMP_KEYSPACE: &str = "keyspace ";
+const DUMP_EXPIRING_KEYSPACE: &str = "expiring ";
 const DUMP_LAST_LINE: &str = "end";
 /// Lines of a dump between two movements of the bar.
 const LINES_BETWEEN_LOOKS: u64 = 1024;
@@ -78,18 +85,37 @@ pub fn dump(path: &Path, out: &mut impl Write) -> Outcome {
     writeln!(out, "{DUMP_FIRST_LINE}")?;
     for name in database.keyspaces() {
         let keyspace = database.open_keyspace(&name)?;
-        writeln!(out, "{DUMP_KEYSPACE}{}", text::escaped(name.as_bytes()))?;
+        let (options, name) = (keyspace.options(), text::escaped(name.as_bytes()));
+        if options.do_entries_expire() {
+            let after = options.expires_after().unwrap_or_default().as_millis();
+            writeln!(out, "{DUMP_EXPIRING_KEYSPACE}{after} {name}")?;
+        } else {
+            writeln!(out, "{DUMP_KEYSPACE}{name}")?;
+        }
         let mut cursor = snapshot.cursor(&keyspace)?;
         let mut found = cursor.seek_first()?;
         while found {
             let (key, value) = (text::escaped(cursor.key()), text::escaped(cursor.value()));
-            writeln!(out, "{key}\t{value}")?;
+            match cursor.expiry().filter(|_| options.do_entries_expire()) {
+                None => writeln!(out, "{key}\t{value}")?,
+                Some(Expiry::At(at)) => {
+                    let millis = at
+                        .duration_since(UNIX_EPOCH)
+                        .unwrap_or_default()
+                        .as_millis();
+                    writeln!(out, "{key}\t{value}\t{millis}")?;
+                }
+                Some(_) => writeln!(out, "{key}\t{value}\t0")?,
+            }
             found = cursor.next()?;
         }
     }
     writeln!(out, "{DUMP_LAST_LINE}")?;
     Ok(FOUND)
 }
+
+/// Key, value and moment.
+type ExpiringEntry = (Vec<u8>, Vec<u8>, Expiry);
 
 /// The lines of a dump, with their numbers.
 struct Lines<'i, I> {
@@ -113,8 +139,69 @@ impl<I: BufRead> Lines<'_, I> {
         Ok(is_whole)
     }
 
+    /// Entries up to a line that is none.
+    fn read<'r, T>(
+        &'r mut self,
+        entry: impl Fn(&Self) -> Option<Result<T, Failure>> + 'r,
+        is_whole: &'r mut bool,
+        failure: &'r mut Option<Failure>,
+    ) -> impl Iterator<Item = T> + 'r {
+        std::iter::from_fn(move || {
+            let next = self.advance().and_then(|whole| {
+                *is_whole = whole;
+                entry(self).filter(|_| whole).transpose()
+            });
+            next.unwrap_or_else(|error| {
+                *failure = Some(error);
+                None
+            })
+        })
+    }
+
     fn wrong(&self, what: &str) -> Failure {
         Failure::Usage(format!("line {} of the dump: {what}", self.number))
+    }
+
+    /// The keyspace on the present line, and its options.
+    fn keyspace(&self) -> Result<(String, KeyspaceOptions), Failure> {
+        let plain = self.line.strip_prefix(DUMP_KEYSPACE.as_bytes());
+        let expiring = self.line.strip_prefix(DUMP_EXPIRING_KEYSPACE.as_bytes());
+        let described = match expiring {
+            None => plain.map(|name| (name, KeyspaceOptions::new())),
+            Some(line) => line
+                .iter()
+                .position(|&byte| byte == b' ')
+                .and_then(|space| {
+                    let options = match number(&line[..space])? {
+                        0 => KeyspaceOptions::new().entries_expire(),
+                        after => KeyspaceOptions::new().expire_after(Duration::from_millis(after)),
+                    };
+                    Some((&line[space + 1..], options))
+                }),
+        };
+        described
+            .and_then(|(name, options)| {
+                let name = String::from_utf8(text::unescaped(name)?).ok()?;
+                Some((name, options))
+            })
+            .ok_or_else(|| self.wrong("the name of a keyspace is expected"))
+    }
+
+    /// As [`Lines::entry`], of a keyspace whose entries expire.
+    fn expiring_entry(&self) -> Option<Result<ExpiringEntry, Failure>> {
+        let mut columns = self.line.split(|&byte| byte == b'\t');
+        let (key, value) = (columns.next()?, columns.next()?);
+        let expiry = match (columns.next().and_then(number), columns.next()) {
+            (Some(0), None) => Expiry::Never,
+            (Some(millis), None) => match UNIX_EPOCH.checked_add(Duration::from_millis(millis)) {
+                Some(at) => Expiry::At(at),
+                None => return Some(Err(self.wrong("a moment that is too far in the future"))),
+            },
+            _ => return Some(Err(self.wrong("a third column with a moment is expected"))),
+        };
+        let entry = text::unescaped(key).zip(text::unescaped(value));
+        let entry = entry.map(|(key, value)| (key, value, expiry));
+        Some(entry.ok_or_else(|| self.wrong(ESCAPE)))
     }
 
     /// The entry on the present line; `None` if the line is of another kind.
@@ -122,8 +209,14 @@ impl<I: BufRead> Lines<'_, I> {
         let tab = self.line.iter().position(|&byte| byte == b'\t')?;
         let (key, value) = (&self.line[..tab], &self.line[tab + 1..]);
         let entry = text::unescaped(key).zip(text::unescaped(value));
-        Some(entry.ok_or_else(|| self.wrong("an escape that nothing is written as")))
+        Some(entry.ok_or_else(|| self.wrong(ESCAPE)))
     }
+}
+
+const ESCAPE: &str = "an escape that nothing is written as";
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// Bytes of the file that is standard input; `None` if it is something else.
@@ -155,24 +248,17 @@ pub fn load(
     let (mut keyspaces, mut entries) = (0, 0);
     let mut is_whole = lines.advance()?;
     while is_whole && lines.line != DUMP_LAST_LINE.as_bytes() {
-        let name = (lines.line.strip_prefix(DUMP_KEYSPACE.as_bytes()))
-            .and_then(text::unescaped)
-            .and_then(|name| String::from_utf8(name).ok())
-            .ok_or_else(|| lines.wrong("the name of a keyspace is expected"))?;
-        let keyspace = database.keyspace(&name)?;
+        let (name, options) = lines.keyspace()?;
+        let keyspace = keyspace_or_new(&database, &name, options)?;
         let mut failure = None;
         let mut transaction = database.begin_direct(&[&keyspace])?;
-        let read = std::iter::from_fn(|| {
-            let next = lines.advance().and_then(|whole| {
-                is_whole = whole;
-                lines.entry().filter(|_| whole).transpose()
-            });
-            next.unwrap_or_else(|error| {
-                failure = Some(error);
-                None
-            })
-        });
-        entries += transaction.ingest(&keyspace, read)?;
+        entries += if options.do_entries_expire() {
+            let read = lines.read(Lines::expiring_entry, &mut is_whole, &mut failure);
+            transaction.ingest_expiring(&keyspace, read)?
+        } else {
+            let read = lines.read(Lines::entry, &mut is_whole, &mut failure);
+            transaction.ingest(&keyspace, read)?
+        };
         if let Some(failure) = failure {
             return Err(failure);
         }

@@ -441,3 +441,79 @@ fn no_bar_is_drawn_where_there_is_no_terminal() {
         assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{arguments:?}");
     }
 }
+
+#[test]
+fn entries_expire_and_dumps_keep_their_moments() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let refused = psitri(&["put", &db, "apple", "red", "--expire-after", "60"]);
+    assert_eq!(refused.code, 4);
+    assert!(refused.err.contains("do not expire"), "{}", refused.err);
+
+    let put = |key: &str, more: &[&str]| {
+        let put = ["put", &db, "--keyspace", "sessions", key, "v"];
+        assert_eq!(psitri(&[&put[..], more].concat()).code, 0);
+    };
+    put("soon", &["--expire-after", "0"]);
+    put("later", &["--expire-after", "1000000"]);
+    put("never", &[]);
+    let get = |key: &str| psitri(&["get", &db, "--keyspace", "sessions", key]).code;
+    assert_eq!((get("soon"), get("later"), get("never")), (1, 0, 0));
+    let stat = psitri(&["stat", &db]).out;
+    assert!(
+        stat.contains("sessions with 2 keys, which may expire\n"),
+        "{stat}"
+    );
+    let stat = psitri(&["stat", &db, "--json"]).out;
+    assert!(stat.contains(r#""entries_expire":true"#), "{stat}");
+
+    let dump = psitri(&["dump", &db]).out;
+    let (_, sessions) = dump
+        .split_once("expiring 0 sessions\n")
+        .expect("it is listed");
+    let lines: Vec<Vec<&str>> = sessions.lines().map(|l| l.split('\t').collect()).collect();
+    assert_eq!(lines[0][0], "later");
+    assert_eq!(lines[1], ["never", "v", "0"]);
+    let moment: u64 = lines[0][2].parse().expect("a number");
+    assert!(moment > 1_700_000_000_000, "{moment}");
+    let loaded = fixture.directory.path().join("loaded");
+    let loaded = loaded.to_str().expect("a text path");
+    assert_eq!(
+        psitri_with_input(&["load", loaded], dump.as_bytes()).code,
+        0
+    );
+    assert_eq!(psitri(&["dump", loaded]).out, dump);
+
+    // A default, and moments that have passed or make no sense.
+    let head = "psitri dump, format 1\nexpiring 60000 k\n";
+    let text = format!("{head}a\tv\t5\nb\tv\t0\nend\n");
+    let path = fixture.directory.path().join("by hand");
+    let path = path.to_str().expect("a text path");
+    assert_eq!(psitri_with_input(&["load", path], text.as_bytes()).code, 0);
+    assert_eq!(psitri(&["dump", path]).out, format!("{head}b\tv\t0\nend\n"));
+    let stat = psitri(&["stat", path]).out;
+    assert!(stat.contains("which expire after 60s unless"), "{stat}");
+    for (lines, message) in [
+        ("expiring k\n", "line 2 of the dump: the name of a keyspace"),
+        (
+            "expiring x k\n",
+            "line 2 of the dump: the name of a keyspace",
+        ),
+        ("expiring 0 k\na\tv\n", "line 3 of the dump: a third column"),
+        (
+            "expiring 0 k\na\tv\tx\n",
+            "line 3 of the dump: a third column",
+        ),
+        (
+            "expiring 0 k\na\tv\t18446744073709551616\n",
+            "line 3 of the dump: a third column",
+        ),
+    ] {
+        let text = format!("psitri dump, format 1\n{lines}end\n");
+        let broken = fixture.directory.path().join("broken");
+        let broken = broken.to_str().expect("a text path");
+        let ran = psitri_with_input(&["load", broken], text.as_bytes());
+        assert!(ran.code == 2 || ran.code == 4, "{text:?}");
+        assert!(ran.err.contains(message), "{}", ran.err);
+    }
+}

@@ -9,7 +9,7 @@
 use smallvec::SmallVec;
 
 use crate::{
-    Durability, Keyspace, Result, WriteTxn,
+    Durability, Expiry, Keyspace, Result, WriteTxn,
     database::{Database, DatabaseCore},
     sync::{Arc, Condvar, Mutex},
     txn::TxnKind,
@@ -35,6 +35,8 @@ pub struct WriteBatch {
     /// The steps one behind the other: [`Header`], first bytes, second bytes.
     bytes: Vec<u8>,
     steps: usize,
+    /// Of the steps that name one, in their order.
+    expiries: Vec<Expiry>,
     durability: Option<Durability>,
 }
 
@@ -43,6 +45,8 @@ pub struct WriteBatch {
 enum Action {
     /// A key and a value.
     Upsert,
+    /// A key and a value that expires: the next of `expiries`.
+    UpsertExpiring,
     /// A key.
     Remove,
     /// A range's ends.
@@ -77,6 +81,7 @@ impl Header {
             |at: usize| usize::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
         let actions = [
             Action::Upsert,
+            Action::UpsertExpiring,
             Action::Remove,
             Action::RemoveRange,
             Action::RemoveTail,
@@ -118,6 +123,32 @@ impl WriteBatch {
     /// ```
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
         self.push(Action::Upsert, keyspace, key, value);
+    }
+
+    /// Sets the value of a key until it expires; see [`WriteTxn::upsert_expiring`]. The time counts from when the batch is applied. In a
+    /// keyspace whose entries do not expire the batch fails with [`Error::NoExpiry`](crate::Error::NoExpiry).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::Duration;
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut batch = psitri::WriteBatch::new();
+    /// batch.upsert_expiring(&ks, b"k", b"v", Expiry::After(Duration::from_secs(60)));
+    /// db.write(batch)?;
+    /// assert!(matches!(db.snapshot().expiry(&ks, b"k")?, Some(Expiry::At(_))));
+    /// # Ok(()) }
+    /// ```
+    pub fn upsert_expiring(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+    ) {
+        self.expiries.push(expiry);
+        self.push(Action::UpsertExpiring, keyspace, key, value);
     }
 
     /// Removes a key, present or not.
@@ -232,12 +263,17 @@ impl WriteBatch {
 
     fn apply(&self, txn: &mut WriteTxn) -> Result<()> {
         let mut bytes = &self.bytes[..];
+        let mut expiries = self.expiries.iter().copied();
         while let Some((header, rest)) = Header::decode(bytes) {
             let (first, rest) = rest.split_at(header.first_bytes);
             let (second, rest) = rest.split_at(header.second_bytes);
             let keyspace = &self.keyspaces[header.keyspace as usize];
             match header.action {
                 Action::Upsert => txn.upsert(keyspace, first, second)?,
+                Action::UpsertExpiring => {
+                    let expiry = expiries.next().expect("each of these steps has one");
+                    txn.upsert_expiring(keyspace, first, second, expiry)?;
+                }
                 Action::Remove => txn.remove_blind(keyspace, first)?,
                 Action::RemoveRange => txn.remove_range(keyspace, first, Some(second))?,
                 Action::RemoveTail => txn.remove_range(keyspace, first, None)?,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::{
     Result,
     error::Error,
+    expiry::{read_keyspace_expiry, write_keyspace_expiry},
     keyspace::Place,
     layers::read_stored,
     node::{NodeRef, SubtreeRef},
@@ -17,8 +18,10 @@ use crate::{
     tree::{self, Change, ChangeStream, Root, TreeCursor},
 };
 
-/// Root, keys, merged CSN, parent, number of aliases.
-const FIXED_BYTES: usize = 32;
+/// Root, keys, merged CSN, expiry (8 bytes more where entries expire), parent, number of aliases.
+const BYTES_MIN: usize = 33;
+/// Behind the expiry.
+const ALIASES_AT: usize = 8;
 const ALIAS_BYTES: usize = 12;
 /// CSN and time of a saved snapshot, before its name.
 const SAVED_BYTES: usize = 16;
@@ -32,17 +35,20 @@ pub(crate) struct CatalogEntry {
     pub root: Root,
     pub csn_merged: u64,
     pub place: Place,
+    /// As in [`KeyspaceCore`](crate::keyspace::KeyspaceCore).
+    pub expiry: Option<u64>,
     pub aliases: Aliases,
 }
 
 impl CatalogEntry {
     /// A keyspace without entries.
-    pub fn empty(id: u32, place: Place) -> CatalogEntry {
+    pub fn empty(id: u32, place: Place, expiry: Option<u64>) -> CatalogEntry {
         CatalogEntry {
             id,
             root: Root::default(),
             csn_merged: 0,
             place,
+            expiry,
             aliases: None,
         }
     }
@@ -54,9 +60,10 @@ impl CatalogEntry {
         };
         let aliases = self.aliases.iter().flat_map(|aliases| aliases.iter());
         let count = aliases.clone().count();
-        let mut out = Vec::with_capacity(FIXED_BYTES + count * ALIAS_BYTES + name.len());
+        let mut out = Vec::with_capacity(BYTES_MIN + 8 + count * ALIAS_BYTES + name.len());
         out.extend_from_slice(&encode_root(self.root));
         out.extend_from_slice(&self.csn_merged.to_le_bytes());
+        write_keyspace_expiry(&mut out, self.expiry);
         out.extend_from_slice(&parent.to_le_bytes());
         out.extend_from_slice(&(count as u32).to_le_bytes());
         for (from, to) in aliases {
@@ -70,11 +77,12 @@ impl CatalogEntry {
 
     fn decode(id: &[u8], value: &[u8]) -> Option<CatalogEntry> {
         let id = u32::from_be_bytes(id.try_into().ok()?);
-        let number = |at: usize| Some(u32::from_le_bytes(value.get(at..at + 4)?.try_into().ok()?));
         let csn_merged = u64::from_le_bytes(value.get(16..24)?.try_into().ok()?);
-        let (parent, count) = (number(24)?, number(28)? as usize);
-        let name_at = FIXED_BYTES.checked_add(count.checked_mul(ALIAS_BYTES)?)?;
-        let name = value.get(name_at..)?;
+        let (expiry, rest) = read_keyspace_expiry(value.get(24..)?)?;
+        let number = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+        let (parent, count) = (number(0)?, number(4)? as usize);
+        let name_at = ALIASES_AT.checked_add(count.checked_mul(ALIAS_BYTES)?)?;
+        let name = rest.get(name_at..)?;
         let place = match parent {
             PARENT_NONE => {
                 Place::Named(str::from_utf8(name).ok().filter(|n| !n.is_empty())?.into())
@@ -85,7 +93,7 @@ impl CatalogEntry {
             },
         };
         let alias = |index: usize| {
-            let at = FIXED_BYTES + index * ALIAS_BYTES;
+            let at = ALIASES_AT + index * ALIAS_BYTES;
             let from = SubtreeRef {
                 put_in: number(at)?,
                 id: number(at + 4)?,
@@ -98,6 +106,7 @@ impl CatalogEntry {
             root: decode_root(value)?,
             csn_merged,
             place,
+            expiry,
             aliases: (count > 0).then(|| Arc::new(aliases)),
         })
     }
@@ -167,6 +176,7 @@ impl CatalogUpdate {
                 root: keyspace.root,
                 csn_merged: saved.csn,
                 place: keyspace.place.clone(),
+                expiry: keyspace.expiry,
                 aliases: keyspace.aliases.clone(),
             };
             let value = exists.then(|| entry.encode());
@@ -183,7 +193,7 @@ impl CatalogUpdate {
     /// Merges the changes into the catalog.
     pub fn write(self, sink: &mut Sink<'_>, catalog: Root) -> Result<Root> {
         let changes = self.changes.into_iter().collect();
-        tree::merge(sink, catalog, &[], &mut Changes { changes, at: 0 })
+        tree::merge(sink, catalog, &[], &mut Changes { changes, at: 0 }, 0)
     }
 }
 
@@ -226,7 +236,7 @@ pub(crate) fn update_shares(
             (address.to_be_bytes().to_vec(), value)
         })
         .collect();
-    tree::merge(sink, root, &[], &mut Changes { changes, at: 0 })
+    tree::merge(sink, root, &[], &mut Changes { changes, at: 0 }, 0)
 }
 
 /// Everything in the catalog.
@@ -252,8 +262,8 @@ impl Catalog {
                 let word =
                     |at: usize| Some(u64::from_le_bytes(value.get(at..at + 8)?.try_into().ok()?));
                 let name = str::from_utf8(value.get(SAVED_BYTES..)?).ok()?;
-                let mut saved = SavedSnapshot::new(number(0)?, name, word(0)?, BTreeMap::new());
-                saved.saved_ms = word(8)?;
+                let saved =
+                    SavedSnapshot::new(number(0)?, name, word(0)?, word(8)?, BTreeMap::new());
                 self.saved.push(saved);
             }
             8 => {
@@ -262,6 +272,7 @@ impl Catalog {
                 let keyspace = SavedKeyspace {
                     root: entry.root,
                     place: entry.place,
+                    expiry: entry.expiry,
                     aliases: entry.aliases,
                 };
                 snapshot.keyspaces.insert(entry.id, keyspace);

@@ -12,12 +12,14 @@
 //! (3) A range delete of a newer buffer takes effect on all older ones before the stream is made: their entries in the range do not come
 //!     out.
 //! (4) A value outside the buffers is noted as adopted when its entry is passed, and only then.
+//! (5) An entry that has expired comes out as a removal: it hides what is older, in the buffers and in the tree.
 
 use crate::{
     Result,
     buffer::{BufferCursor, Found, KeyspaceBuffer},
+    expiry::Judge,
     layers::CSN_NEWEST,
-    node::ValuePointer,
+    node::{Stored, ValuePointer},
     pager::Pager,
     tree::{Change, ChangeStream, KeyRange},
 };
@@ -26,15 +28,18 @@ use crate::{
 struct Entries<'a> {
     cursor: BufferCursor<'a>,
     csn: u64,
+    /// (5)
+    judge: Option<Judge<'a>>,
     current: Option<Change<'a>>,
 }
 
 impl<'a> Entries<'a> {
-    fn new(mut cursor: BufferCursor<'a>, csn: u64) -> Entries<'a> {
+    fn new(mut cursor: BufferCursor<'a>, csn: u64, judge: Option<Judge<'a>>) -> Entries<'a> {
         let positioned = cursor.first();
         let mut entries = Entries {
             cursor,
             csn,
+            judge,
             current: None,
         };
         if positioned {
@@ -52,9 +57,25 @@ impl<'a> Entries<'a> {
                 Found::Value(value) => Some(Change::Put(value)),
                 Found::Large(pointer) => Some(Change::Adopt(ValuePointer::decode(pointer))),
             };
+            if let Some(judge) = self.judge {
+                self.drop_expired(judge);
+            }
             if self.current.is_some() || !self.cursor.next() {
                 return;
             }
+        }
+    }
+
+    /// (5)
+    #[inline(never)]
+    fn drop_expired(&mut self, judge: Judge<'_>) {
+        let is_expired = match self.current {
+            Some(Change::Put(stored)) => judge.is_expired(Stored::Inline(stored)),
+            Some(Change::Adopt(pointer)) => judge.is_expired(Stored::External(pointer)),
+            Some(Change::Delete) | None => false,
+        };
+        if is_expired {
+            self.current = Some(Change::Delete);
         }
     }
 
@@ -81,19 +102,28 @@ pub(crate) struct OwnChanges<'a, 'l> {
 }
 
 impl<'a, 'l> OwnChanges<'a, 'l> {
-    /// All versions, uncommitted ones too: for the transaction that wrote them.
+    /// All versions, uncommitted and expired ones too: for the transaction that wrote them. Its log names the values outside the buffers.
     pub fn new(cursor: BufferCursor<'a>, adopted: &'l mut Vec<u64>) -> OwnChanges<'a, 'l> {
-        OwnChanges::at(cursor, u64::MAX, adopted)
+        OwnChanges::at(cursor, u64::MAX, None, adopted)
     }
 
     /// All committed versions.
-    pub fn committed(cursor: BufferCursor<'a>, adopted: &'l mut Vec<u64>) -> OwnChanges<'a, 'l> {
-        OwnChanges::at(cursor, CSN_NEWEST, adopted)
+    pub fn committed(
+        cursor: BufferCursor<'a>,
+        judge: Option<Judge<'a>>,
+        adopted: &'l mut Vec<u64>,
+    ) -> OwnChanges<'a, 'l> {
+        OwnChanges::at(cursor, CSN_NEWEST, judge, adopted)
     }
 
-    fn at(cursor: BufferCursor<'a>, csn: u64, adopted: &'l mut Vec<u64>) -> OwnChanges<'a, 'l> {
+    fn at(
+        cursor: BufferCursor<'a>,
+        csn: u64,
+        judge: Option<Judge<'a>>,
+        adopted: &'l mut Vec<u64>,
+    ) -> OwnChanges<'a, 'l> {
         OwnChanges {
-            entries: Entries::new(cursor, csn),
+            entries: Entries::new(cursor, csn, judge),
             adopted,
             passed: 0,
         }
@@ -194,13 +224,14 @@ impl<'a, 'l> FoldedChanges<'a, 'l> {
     /// `buffers` are ordered newest first. With the stream come the ranges that they delete from what is below all of them.
     pub fn new(
         buffers: &[&'a KeyspaceBuffer],
+        judge: Option<Judge<'a>>,
         adopted: &'l mut Vec<u64>,
     ) -> (FoldedChanges<'a, 'l>, Vec<KeyRange>) {
         let mut deleted: Vec<KeyRange> = Vec::new();
         let mut layers = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             let mut layer = Layer {
-                entries: Entries::new(buffer.cursor(), CSN_NEWEST),
+                entries: Entries::new(buffer.cursor(), CSN_NEWEST, judge),
                 head: 0,
                 hidden: deleted.clone(),
                 hidden_passed: 0,
@@ -412,7 +443,7 @@ mod tests {
 
             let newest_first: Vec<&KeyspaceBuffer> = buffers.iter().rev().map(|b| &**b).collect();
             let mut adopted = Vec::new();
-            let (mut folded, ranges) = FoldedChanges::new(&newest_first, &mut adopted);
+            let (mut folded, ranges) = FoldedChanges::new(&newest_first, None, &mut adopted);
             assert!(
                 ranges
                     .windows(2)

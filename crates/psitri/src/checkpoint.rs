@@ -197,6 +197,7 @@ impl Engine {
                 root: keyspace.root,
                 csn_merged: keyspace.csn_merged,
                 place: keyspace.core.place(),
+                expiry: keyspace.core.expiry,
                 aliases: keyspace.aliases.clone(),
             })
             .collect();

@@ -12,6 +12,7 @@ use std::ops::ControlFlow;
 use crate::{
     Database, Keyspace, Progress, ProgressUnit, Result,
     error::Error,
+    keyspace::KeyspaceCore,
     node::UNITS_PER_PAGE,
     progress::{Report, Watch},
     sync::Arc,
@@ -27,7 +28,40 @@ const GAIN_SHARE: u64 = 256;
 const ROUNDS_MAX: usize = 4;
 
 impl Database {
-    /// Makes the data file as small as its content allows. Takes as long as copying the file. A keyspace whose leaves are packed anew is
+    /// Drops the entries of a keyspace that have expired, from memory and from the data file. Merges drop those that they come by; this visits
+    /// all. Nothing happens in a keyspace whose entries do not expire.
+    ///
+    /// It reads all leaves of the keyspace, rewrites those that have something to drop, and takes a checkpoint if there were any. Readers go on;
+    /// the keyspace takes no writes meanwhile, and it waits for the transaction that is open on it: do not call this in the thread of an open
+    /// transaction.
+    ///
+    /// # Errors
+    /// Those of writing: no space, I/O errors, damage. Nothing was dropped then.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::Duration;
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert_expiring(&ks, b"k", b"v", Expiry::After(Duration::ZERO))?;
+    /// txn.commit()?;
+    /// db.drop_expired(&ks)?;
+    /// let left = &db.stats()?.keyspaces[0];
+    /// assert_eq!((left.keys_merged, left.entries_buffered), (0, 0));
+    /// # Ok(()) }
+    /// ```
+    pub fn drop_expired(&self, keyspace: &Keyspace) -> Result<()> {
+        self.core.engine.check_writable()?;
+        if !keyspace.core.expires() {
+            return Ok(());
+        }
+        let mut watch = Watch::new("drop_expired", None, ProgressUnit::Entries);
+        self.rewrite(keyspace, Rewrite::Expired, &mut watch)
+    }
+
+    /// Makes the data file as small as its content allows. All entries that have expired are dropped. Takes as long as copying the file. A keyspace whose leaves are packed anew is
     /// there twice until its turn is over.
     ///
     /// Readers go on. A keyspace takes no writes while it is its turn, and its turn waits for the transaction that is open on it: do not call
@@ -89,6 +123,10 @@ impl Database {
         let engine = &self.core.engine;
         let mut watch = Watch::new("compact", report, ProgressUnit::Entries);
         engine.check_writable()?;
+        let expires = |core: &Arc<KeyspaceCore>| core.expires();
+        if engine.keyspaces.read().by_id.values().any(expires) {
+            self.rewrite_all(Rewrite::Expired, &mut watch)?;
+        }
         engine.checkpoint_fully()?;
         if engine.in_memory {
             return watch.finish();
@@ -128,7 +166,9 @@ impl Database {
             let cores = names.by_id.values().map(Arc::clone);
             cores.map(|core| Keyspace { core }).collect()
         };
-        for keyspace in &all {
+        let expires =
+            |keyspace: &&Keyspace| !matches!(rewrite, Rewrite::Expired) || keyspace.core.expires();
+        for keyspace in all.iter().filter(expires) {
             self.rewrite(keyspace, rewrite, watch)?;
             // Between two keyspaces the caller is asked in any case.
             watch.tell()?;

@@ -2,11 +2,13 @@
 //!
 //! The tree answers in O(log n). Every buffered key of the range is looked at once, as only a look at the tree tells whether
 //! it adds a key, replaces one or removes one; ranges deleted in a buffer are subtracted as a whole.
+//!
+//! Where entries expire, the tree's counts are too high by those that have: there the keys are visited.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, ops::Bound};
 
 use crate::{
-    Result,
+    Cursor, Result,
     buffer::{BufferCursor, Found},
     changes::union_push,
     layers::View,
@@ -17,6 +19,9 @@ use crate::{
 pub(crate) fn count(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Result<u64> {
     if hi.is_some_and(|hi| hi <= lo) {
         return Ok(0);
+    }
+    if view.now != 0 {
+        return walk(view, lo, hi, u64::MAX).map(|(passed, _)| passed);
     }
     let ranges = deleted_ranges(view);
     let mut total = live_in_tree(view, &ranges, lo, hi)?;
@@ -33,6 +38,9 @@ pub(crate) fn count(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Result<u64>
 
 /// The key that `rank` keys are less than.
 pub(crate) fn nth(view: View<'_>, rank: u64) -> Result<Option<Vec<u8>>> {
+    if view.now != 0 {
+        return walk(view, &[], None, rank).map(|(_, found)| found);
+    }
     let ranges = deleted_ranges(view);
     let mut left = rank;
     let mut from = Vec::new();
@@ -55,6 +63,22 @@ pub(crate) fn nth(view: View<'_>, rank: u64) -> Result<Option<Vec<u8>>> {
         from.push(0);
     }
     nth_live_in_tree(view, &ranges, &from, left)
+}
+
+/// Visits keys from `lo` on until `rank` were passed. How many were, and the key behind them.
+fn walk(view: View<'_>, lo: &[u8], hi: Option<&[u8]>, rank: u64) -> Result<(u64, Option<Vec<u8>>)> {
+    let hi = hi.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut cursor = Cursor::over(view).with_range((Bound::Included(lo), hi));
+    let mut passed = 0;
+    let mut found = cursor.seek_first()?;
+    while found {
+        if passed == rank {
+            return Ok((passed, Some(cursor.key().to_vec())));
+        }
+        passed += 1;
+        found = cursor.next()?;
+    }
+    Ok((passed, None))
 }
 
 fn deleted_ranges(view: View<'_>) -> Vec<KeyRange> {

@@ -9,8 +9,9 @@ mod join;
 use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 
 use crate::{
-    Result,
+    Expiry, Result,
     buffer::{BufferCursor, KeyspaceBuffer},
+    expiry,
     layers::{View, read_stored},
     sync::Arc,
     tree::TreeCursor,
@@ -62,6 +63,8 @@ pub struct Cursor<'a> {
     /// The source that stands on the position's key.
     at: At,
     value: &'a [u8],
+    /// Moment of the value's expiry as stored; 0 for never.
+    expires: u64,
     forward: bool,
     /// Whether a layer deleted ranges: then every entry is decided on its own.
     has_ranges: bool,
@@ -124,6 +127,7 @@ impl<'a> Cursor<'a> {
             hi: None,
             at: At::Nowhere,
             value: &[],
+            expires: 0,
             forward: true,
             has_ranges,
             run: 0..0,
@@ -273,6 +277,27 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub fn entry(&self) -> Option<(&[u8], &'a [u8])> {
         self.is_valid().then(|| (self.key(), self.value))
+    }
+
+    /// When the entry expires: [`Expiry::Never`] or [`Expiry::At`]; `None` if there is no position. Entries of a keyspace without expiry
+    /// never do.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// let far = UNIX_EPOCH + Duration::from_secs(1 << 36);
+    /// txn.upsert_expiring(&ks, b"k", b"v", Expiry::At(far))?;
+    /// let mut cursor = txn.cursor(&ks)?;
+    /// assert!(cursor.seek_first()?);
+    /// assert_eq!(cursor.expiry(), Some(Expiry::At(far)));
+    /// # Ok(()) }
+    /// ```
+    pub fn expiry(&self) -> Option<Expiry> {
+        self.is_valid().then(|| Expiry::from_stored(self.expires))
     }
 
     /// Moves to the first entry of the bounds.
@@ -460,16 +485,31 @@ impl<'a> Cursor<'a> {
         while found {
             if self.at == At::Tree && !self.run.is_empty() {
                 let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
-                let (pager, mut failure) = (self.view.pager, None);
-                let flow = leaf.for_each(index..self.run.end, &mut key_buffer, |key, stored| {
-                    match read_stored(pager, stored) {
-                        Ok(value) => visit(key, value),
-                        Err(error) => {
-                            failure = Some(error);
-                            ControlFlow::Break(())
+                let (pager, now) = (self.view.pager, self.view.now);
+                let (entries, mut failure) = (index..self.run.end, None);
+                let flow = if now == 0 {
+                    leaf.for_each(entries, &mut key_buffer, |key, stored| {
+                        match read_stored(pager, stored) {
+                            Ok(value) => visit(key, value),
+                            Err(error) => {
+                                failure = Some(error);
+                                ControlFlow::Break(())
+                            }
                         }
-                    }
-                });
+                    })
+                } else {
+                    leaf.for_each(entries, &mut key_buffer, |key, stored| {
+                        let stored = read_stored(pager, stored);
+                        match stored.and_then(|stored| expiry::open_value(stored, now)) {
+                            Ok(Some(value)) => visit(key, value),
+                            Ok(None) => ControlFlow::Continue(()),
+                            Err(error) => {
+                                failure = Some(error);
+                                ControlFlow::Break(())
+                            }
+                        }
+                    })
+                };
                 if let Some(error) = failure {
                     return Err(error);
                 }

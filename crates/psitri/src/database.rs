@@ -3,7 +3,7 @@
 use std::{path::Path, thread::JoinHandle};
 
 use crate::{
-    Keyspace, Options, ReadMode, Result, Snapshot, WriteTxn,
+    Keyspace, KeyspaceOptions, Options, ReadMode, Result, Snapshot, WriteTxn,
     engine::Engine,
     error::Error,
     keyspace::{KeyspaceCore, Place, check_name},
@@ -190,7 +190,33 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
+        self.create_keyspace_with(name, KeyspaceOptions::new())
+    }
+
+    /// Creates keyspace `name` whose entries expire, if `options` say so. That cannot be changed later.
+    ///
+    /// An entry that has expired is absent, at once and for everybody but the snapshots and transactions that looked at the clock before: they
+    /// go on seeing it. Its space is used again after a merge that comes by it, [`Database::drop_expired`] or [`Database::compact`]. What was
+    /// dropped stays so if the clock is set back; what was not may be seen again.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::Duration;
+    /// let options = KeyspaceOptions::new().expire_after(Duration::from_secs(3600));
+    /// let cache = db.create_keyspace_with("cache", options)?;
+    /// let mut txn = db.begin(&[&cache])?;
+    /// txn.upsert(&cache, b"page", b"gone in an hour")?;
+    /// txn.upsert_expiring(&cache, b"logo", b"stays", Expiry::Never)?;
+    /// txn.upsert_expiring(&cache, b"flash", b"gone already", Expiry::After(Duration::ZERO))?;
+    /// txn.commit()?;
+    /// assert_eq!(db.snapshot().count(&cache, ..)?, 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn create_keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         check_name(name)?;
+        let expiry = options.to_stored()?;
         let engine = &self.core.engine;
         engine.check_writable()?;
         let mut tree = engine.tree.lock();
@@ -204,12 +230,12 @@ impl Database {
         let slot = engine.free_slot(&tree, &[])?;
         let id = tree.keyspace_next;
         let mut ops = OpsBuilder::new();
-        ops.create_keyspace(id, name.as_bytes());
+        ops.create_keyspace(id, expiry, name.as_bytes());
         tree.catalog_csn = self.log_keyspace_change(&ops)?;
         tree.keyspace_next = id + 1;
         tree.free_slots.retain(|&(free, _)| free != slot);
         let place = Place::Named(Arc::from(name));
-        let core = Arc::new(KeyspaceCore::new(id, slot, engine.id, place));
+        let core = Arc::new(KeyspaceCore::new(id, slot, engine.id, place, expiry));
         let keyspace = KeyspaceState {
             core: Arc::clone(&core),
             root: Root::default(),

@@ -128,6 +128,13 @@ pub enum Error {
         key: String,
     },
 
+    /// A subtree was to be put where entries expire.
+    #[error("entries of keyspace {name:?} expire, and subtrees do not: put the subtree elsewhere")]
+    SubtreeExpires {
+        /// The keyspace.
+        name: String,
+    },
+
     /// A subtree was to be moved into itself.
     #[error("the subtree at key {key} cannot be moved into itself")]
     SubtreeCycle {
@@ -178,6 +185,19 @@ pub enum Error {
         /// The keyspace.
         name: String,
     },
+
+    /// A time of expiry was given for an entry of a keyspace whose entries do not expire.
+    #[error(
+        "the entries of keyspace {name:?} do not expire; create a keyspace with KeyspaceOptions::entries_expire for those that do"
+    )]
+    NoExpiry {
+        /// The keyspace.
+        name: String,
+    },
+
+    /// A moment of expiry that the system cannot express.
+    #[error("the moment of expiry is too far in the future; use an earlier one, or Expiry::Never")]
+    ExpiryTooFar,
 
     /// A handle of one database was used with another.
     #[error("the keyspace handle belongs to another database")]

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
+    time::Duration,
 };
 
 use parking_lot::{ArcMutexGuard, RawMutex};
@@ -11,6 +12,7 @@ use crate::{
     Result,
     buffer::{BufferWriter, EntryRef, TombstoneRef, VersionRef},
     error::Error,
+    expiry::millis,
     sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock},
     wal::ops::OpsBuilder,
 };
@@ -46,6 +48,132 @@ impl Keyspace {
     pub fn name(&self) -> String {
         self.core.name()
     }
+
+    /// What was decided when it was created.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// let ks = db.create_keyspace("ks")?;
+    /// assert!(!ks.options().do_entries_expire());
+    /// # Ok(()) }
+    /// ```
+    pub fn options(&self) -> KeyspaceOptions {
+        KeyspaceOptions::from_stored(self.core.expiry)
+    }
+}
+
+/// What is decided about a keyspace when it is created. See [`Database::create_keyspace_with`](crate::Database::create_keyspace_with).
+///
+/// ```
+/// use psitri::KeyspaceOptions;
+/// use std::time::Duration;
+/// let options = KeyspaceOptions::new().expire_after(Duration::from_secs(3600));
+/// assert!(options.do_entries_expire());
+/// assert_eq!(options.expires_after(), Some(Duration::from_secs(3600)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyspaceOptions {
+    /// `Some` if entries expire: after how long, if they do not say themselves.
+    expiry: Option<Option<Duration>>,
+}
+
+impl KeyspaceOptions {
+    /// Entries stay until they are removed, and cost nothing for the time of their expiry.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::KeyspaceOptions;
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new())?; // as create_keyspace does
+    /// assert!(!ks.options().do_entries_expire());
+    /// # Ok(()) }
+    /// ```
+    pub fn new() -> KeyspaceOptions {
+        KeyspaceOptions::default()
+    }
+
+    /// Entries may expire: those that are written with [`WriteTxn::upsert_expiring`](crate::WriteTxn::upsert_expiring). Others stay. Each
+    /// entry takes 8 bytes more, and counts, ranks and the n-th key walk over the entries instead of being known.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert_eq!(txn.expiry(&ks, b"k")?, Some(Expiry::Never));
+    /// # Ok(()) }
+    /// ```
+    pub fn entries_expire(mut self) -> KeyspaceOptions {
+        self.expiry.get_or_insert_default();
+        self
+    }
+
+    /// As [`KeyspaceOptions::entries_expire`], and entries that do not say when, expire so long after they were written. At least 1 ms.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::Duration;
+    /// let options = KeyspaceOptions::new().expire_after(Duration::from_secs(3600));
+    /// let ks = db.create_keyspace_with("ks", options)?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert!(matches!(txn.expiry(&ks, b"k")?, Some(Expiry::At(_))));
+    /// # Ok(()) }
+    /// ```
+    pub fn expire_after(mut self, after: Duration) -> KeyspaceOptions {
+        self.expiry = Some(Some(after));
+        self
+    }
+
+    /// Whether entries may expire.
+    ///
+    /// ```
+    /// use psitri::KeyspaceOptions;
+    /// assert!(KeyspaceOptions::new().entries_expire().do_entries_expire());
+    /// ```
+    pub fn do_entries_expire(&self) -> bool {
+        self.expiry.is_some()
+    }
+
+    /// After how long entries expire that do not say themselves; `None` if they stay.
+    ///
+    /// ```
+    /// use psitri::KeyspaceOptions;
+    /// assert_eq!(KeyspaceOptions::new().entries_expire().expires_after(), None);
+    /// ```
+    pub fn expires_after(&self) -> Option<Duration> {
+        self.expiry.flatten()
+    }
+
+    /// As stored: `Some` if entries expire, after so many milliseconds, or 0 if they stay.
+    pub(crate) fn to_stored(self) -> Result<Option<u64>> {
+        let bad = |what: &str| Error::BadOption {
+            option: "expire_after",
+            what: what.to_owned(),
+        };
+        match self.expiry {
+            None => Ok(None),
+            Some(None) => Ok(Some(0)),
+            Some(Some(Duration::ZERO)) => {
+                Err(bad("entries that expire at once; give 1 ms or more"))
+            }
+            Some(Some(after)) => match millis(after) {
+                Some(after) => Ok(Some(after)),
+                None => Err(bad("more than 2^64 milliseconds; use entries_expire")),
+            },
+        }
+    }
+
+    pub(crate) fn from_stored(expiry: Option<u64>) -> KeyspaceOptions {
+        KeyspaceOptions {
+            expiry: expiry.map(|after| (after != 0).then(|| Duration::from_millis(after))),
+        }
+    }
 }
 
 impl fmt::Debug for Keyspace {
@@ -63,6 +191,8 @@ pub(crate) struct KeyspaceCore {
     pub slot: u32,
     /// Identity of the database it belongs to.
     pub database: u64,
+    /// `Some` if entries expire: after so many milliseconds, if they do not say themselves; 0 if they stay then.
+    pub expiry: Option<u64>,
     place: RwLock<Place>,
     /// Its subtrees, by key. Changes under its write lock.
     pub subtrees: Mutex<BTreeMap<Vec<u8>, u32>>,
@@ -73,6 +203,8 @@ pub(crate) struct KeyspaceCore {
     pub writer: Arc<Mutex<WriterSlot>>,
     /// Generation that the holder of the write lock writes to; 0 while it is unknown or nobody holds the lock.
     pub generation_open: AtomicU64,
+    /// Time that the holder of the write lock goes by, if entries expire; 0 while it goes by none. See invariant (4) of `expiry.rs`.
+    pub writer_now: AtomicU64,
 }
 
 /// What a keyspace belongs to.
@@ -106,6 +238,8 @@ pub(crate) struct Ends {
     pub before: Vec<u8>,
     /// There is none above this one; all there are, if it is `None`.
     pub after: Option<Vec<u8>>,
+    /// Latest time at which that was seen, in a keyspace whose entries expire: before it some may be live still.
+    pub now: u64,
 }
 
 impl WriterSlot {
@@ -133,18 +267,32 @@ pub(crate) type KeyBounds = (Box<[u8]>, Option<Box<[u8]>>);
 pub(crate) type WriterGuard = ArcMutexGuard<RawMutex, WriterSlot>;
 
 impl KeyspaceCore {
-    pub fn new(id: u32, slot: u32, database: u64, place: Place) -> KeyspaceCore {
+    pub fn new(
+        id: u32,
+        slot: u32,
+        database: u64,
+        place: Place,
+        expiry: Option<u64>,
+    ) -> KeyspaceCore {
         KeyspaceCore {
             id,
             slot,
             database,
+            expiry,
             place: RwLock::new(place),
             subtrees: Mutex::default(),
             has_subtrees: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
             writer: Arc::default(),
             generation_open: AtomicU64::new(0),
+            writer_now: AtomicU64::new(0),
         }
+    }
+
+    /// Whether values begin with the moment of their expiry.
+    #[inline]
+    pub fn expires(&self) -> bool {
+        self.expiry.is_some()
     }
 
     /// Empty for one that has no name.

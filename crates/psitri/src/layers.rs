@@ -3,6 +3,7 @@
 use crate::{
     ReadMode, Result,
     buffer::Found,
+    expiry,
     node::{Stored, SubtreeRef, ValuePointer},
     pager::Pager,
     state::{Generation, KeyspaceState, State},
@@ -23,9 +24,12 @@ pub(crate) struct View<'a> {
     pub generation_merged: u64,
     pub csn: u64,
     pub root: Root,
+    /// Time of the reader; 0 for values without expiry, and to see them as they are stored.
+    pub now: u64,
 }
 
 impl<'a> View<'a> {
+    #[inline(always)]
     pub fn new(
         pager: &'a Pager,
         state: &'a State,
@@ -33,6 +37,7 @@ impl<'a> View<'a> {
         slot: u32,
         csn: u64,
         mode: ReadMode,
+        now: u64,
     ) -> View<'a> {
         let generations = match mode {
             ReadMode::Latest => &state.generations[..],
@@ -53,6 +58,7 @@ impl<'a> View<'a> {
             generation_merged: keyspace.generation_merged,
             csn,
             root: keyspace.root,
+            now,
         }
     }
 
@@ -81,13 +87,30 @@ impl<'a> View<'a> {
             match buffer.get(key, self.csn) {
                 Found::Absent => {}
                 Found::Deleted => return Ok(None),
-                Found::Value(value) => return Ok(Some(value)),
-                Found::Large(pointer) => return read_large(self.pager, pointer).map(Some),
+                Found::Value(stored) => return self.open(stored),
+                Found::Large(pointer) => return self.open(read_large(self.pager, pointer)?),
             }
         }
         match tree::get(self.pager, self.root, key)? {
             None => Ok(None),
-            Some(stored) => read_stored(self.pager, stored).map(Some),
+            Some(stored) => self.open(read_stored(self.pager, stored)?),
+        }
+    }
+
+    /// The value in one as it is stored.
+    #[inline(always)]
+    fn open(self, stored: &'a [u8]) -> Result<Option<&'a [u8]>> {
+        if self.now == 0 {
+            return Ok(Some(stored));
+        }
+        expiry::open_value(stored, self.now)
+    }
+
+    /// A value, and the moment of its expiry as stored: 0 for never.
+    pub fn get_expiring(self, key: &[u8]) -> Result<Option<(u64, &'a [u8])>> {
+        match (View { now: 0, ..self }).get(key)? {
+            Some(stored) if self.now != 0 => expiry::open(stored, self.now),
+            found => Ok(found.map(|value| (0, value))),
         }
     }
 }

@@ -78,6 +78,8 @@ mod error;
 #[cfg(not(loom))]
 mod events;
 #[cfg(not(loom))]
+mod expiry;
+#[cfg(not(loom))]
 mod keyspace;
 #[cfg(not(loom))]
 mod layers;
@@ -128,7 +130,8 @@ pub use {
     database::Database,
     error::{Error, Result},
     events::Event,
-    keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
+    expiry::Expiry,
+    keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace, KeyspaceOptions},
     optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},
     progress::{Progress, ProgressUnit},

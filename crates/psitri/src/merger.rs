@@ -14,6 +14,8 @@
 //!     published a few at a time, for the same reason: those that are done are done with their buffers.
 //! (5) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
 //!     merge of an empty buffer does not touch the root.
+//! (6) A merge looks at the clock once. What it drops as expired was so for everybody who looks later, unless the clock is set back; those
+//!     who looked before have pinned what it replaces, or are asked for their time.
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,7 @@ use crate::{
     engine::{Engine, KeyspaceChanges, RootUpdate, drop_finished, frozen_count, is_finished},
     error::Error,
     events::Event,
+    expiry::{Judge, Moment},
     layers::CSN_NEWEST,
     monitor::Monitor,
     node::PAGE_BYTES,
@@ -46,15 +49,16 @@ const ENTRY_BYTES_LEAST: u64 = 128;
 /// Pause after a merge that failed.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Merges one buffer into a tree.
+/// Merges one buffer into a tree. What has expired at `now` goes from the leaves on the way; 0 for nothing.
 pub(crate) fn merge_buffer(
     sink: &mut Sink<'_>,
     root: Root,
     buffer: &KeyspaceBuffer,
     mut changes: OwnChanges<'_, '_>,
+    now: u64,
 ) -> Result<(Root, u64)> {
     let ranges = flatten(buffer, changes.csn());
-    let root = tree::merge(sink, root, &ranges, &mut changes)?;
+    let root = tree::merge(sink, root, &ranges, &mut changes, now)?;
     Ok((root, changes.passed()))
 }
 
@@ -290,10 +294,17 @@ struct Task<'f> {
     /// Newest first; the keyspace may be done with some generations, and may have nothing in others.
     buffers: Vec<(u64, &'f KeyspaceBuffer)>,
     csn_merged: u64,
+    /// Time of the merge (6); 0 if entries do not expire.
+    now: u64,
 }
 
 impl<'f> Task<'f> {
-    fn new(state: &State, generations: &'f [Arc<Generation>], slot: u32) -> Option<Task<'f>> {
+    fn new(
+        state: &State,
+        generations: &'f [Arc<Generation>],
+        slot: u32,
+        now: impl FnOnce() -> u64,
+    ) -> Option<Task<'f>> {
         let keyspace = state.keyspaces[slot as usize].as_ref()?;
         let buffers: Vec<(u64, &KeyspaceBuffer)> = generations
             .iter()
@@ -307,6 +318,11 @@ impl<'f> Task<'f> {
             id: keyspace.core.id,
             root: keyspace.root,
             csn_merged: csn_merged.max()?,
+            now: if keyspace.core.expires() {
+                merge_time(&keyspace.core, now())
+            } else {
+                0
+            },
             buffers,
         })
     }
@@ -324,6 +340,14 @@ impl<'f> Task<'f> {
     }
 }
 
+/// The time of a merge at `now`: not later than that of the transaction that is open on the keyspace.
+fn merge_time(core: &crate::keyspace::KeyspaceCore, now: u64) -> u64 {
+    match core.writer_now.load(Ordering::SeqCst) {
+        0 => now,
+        writer => now.min(writer),
+    }
+}
+
 fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
     let start = Instant::now();
     let busy = engine.counters.merging.begin();
@@ -333,11 +357,13 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
         buffers = fold.generations.len(),
         keyspaces = fold.slots.len()
     );
+    let time = Moment::default();
+    let now = || time.get(&engine.options.clock);
     let mut tasks: Vec<Task<'_>> = {
         let state = engine.states.current();
         fold.slots
             .iter()
-            .filter_map(|&slot| Task::new(&state, &fold.generations, slot))
+            .filter_map(|&slot| Task::new(&state, &fold.generations, slot, now))
             .collect()
     };
     for task in &tasks {
@@ -433,18 +459,19 @@ fn merge_each(
         let may_be_applied_twice = may_be_applied_twice(fold, task, &filled);
         let is_long = is_long && may_be_applied_twice;
         let adopted = &mut merged.adopted;
+        let judge = Judge::new(&engine.pager, task.now);
         let root = match filled.as_slice() {
             // (5)
             [] => None,
             &[buffer] => {
                 let ranges = flatten(buffer, CSN_NEWEST);
-                let mut changes = OwnChanges::committed(buffer.cursor(), adopted);
+                let mut changes = OwnChanges::committed(buffer.cursor(), judge, adopted);
                 let root = merge_stream(engine, task, is_long, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
             }
             several => {
-                let (mut changes, ranges) = FoldedChanges::new(several, adopted);
+                let (mut changes, ranges) = FoldedChanges::new(several, judge, adopted);
                 let root = merge_stream(engine, task, is_long, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
@@ -489,11 +516,11 @@ fn merge_stream<'e, S: ChangeStream>(
     changes: &mut S,
 ) -> Result<Root> {
     if !is_long {
-        return tree::merge(sink, task.root, ranges, changes);
+        return tree::merge(sink, task.root, ranges, changes, task.now);
     }
     loop {
         let mut slice = Slice::new(changes, &engine.pager, engine.slice_bytes());
-        let root = tree::merge(sink, task.root, &[], &mut slice)?;
+        let root = tree::merge(sink, task.root, &[], &mut slice, task.now)?;
         if changes.key().is_none() {
             return Ok(root);
         }

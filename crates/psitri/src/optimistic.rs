@@ -7,9 +7,12 @@
 //! (1) Between the comparison and the commit the transaction holds the write locks of every keyspace that it read (if that counts) or wrote.
 //! (2) What was read is kept as keys and as ranges: a range is all keys between its bounds, those that were not there included, so that a new
 //!     key in it is a change (a phantom).
-//! (3) A key has changed if its value has. A value that was changed and changed back makes no difference to anyone, so that the outcome is
+//! (3) A key has changed if its value has, or the moment of its expiry. A value that was changed and changed back makes no difference to anyone, so that the outcome is
 //!     the same as if the transactions had run one after the other, in the order of their commits.
 //! (4) A keyspace without a commit newer than the snapshot has not changed; nothing of it is compared.
+//!
+//! (5) All of it goes by the time of the snapshot: an entry that expires meanwhile is no change, unless a merge has dropped it; then it is taken
+//!     for one.
 //!
 //! # Failure modes
 //! [`Error::Conflict`]: nothing was written. The transaction is gone; [`Database::transact`] begins it again.
@@ -21,11 +24,12 @@ use std::{
 };
 
 use crate::{
-    Database, Durability, Keyspace, Result, Snapshot, WriteTxn,
+    Database, Durability, Expiry, Keyspace, Result, Snapshot, WriteTxn,
     cursor::key_range,
     error::Error,
+    expiry::{check_expiring_value, is_past},
     sync::Arc,
-    txn::{check_key, check_value},
+    txn::{check_expires, check_key, check_value},
 };
 
 /// What an optimistic transaction is kept apart from.
@@ -51,10 +55,16 @@ pub struct OptimisticTxn {
     read: RefCell<Vec<Read>>,
 }
 
-/// What was written to one keyspace: values, and `None` for removed keys.
+/// What was written to one keyspace: values, and `None` for removed keys and those that have expired.
 struct Written {
     keyspace: Keyspace,
-    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    changes: BTreeMap<Vec<u8>, Option<NewValue>>,
+}
+
+struct NewValue {
+    bytes: Vec<u8>,
+    /// Moment of its expiry as stored; 0 for never.
+    expires: u64,
 }
 
 /// What was read of one keyspace (2).
@@ -159,7 +169,7 @@ impl OptimisticTxn {
     pub fn get<'t>(&'t self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&'t [u8]>> {
         let value = self.snapshot.get(keyspace, key)?;
         if let Some(own) = self.changes(keyspace).and_then(|changes| changes.get(key)) {
-            return Ok(own.as_deref());
+            return Ok(own.as_ref().map(|own| &own.bytes[..]));
         }
         if self.isolation == Isolation::Serializable {
             self.note_read(keyspace, |read| {
@@ -184,8 +194,57 @@ impl OptimisticTxn {
     /// # Ok(()) }
     /// ```
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
-        check_value(value)?;
-        self.change(keyspace, key, Some(value.to_vec()))
+        let expiry = match keyspace.options().expires_after() {
+            Some(after) => Expiry::After(after),
+            None => Expiry::Never,
+        };
+        self.upsert_until(keyspace, key, value, expiry)
+    }
+
+    /// Sets the value of `key`, present or not, until it expires; see [`WriteTxn::upsert_expiring`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::Duration;
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin_optimistic(Default::default());
+    /// txn.upsert_expiring(&ks, b"k", b"v", Expiry::After(Duration::from_secs(60)))?;
+    /// txn.commit()?;
+    /// assert!(db.get(&ks, b"k")?.is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn upsert_expiring(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+    ) -> Result<()> {
+        check_expires(keyspace)?;
+        self.upsert_until(keyspace, key, value, expiry)
+    }
+
+    fn upsert_until(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+    ) -> Result<()> {
+        if keyspace.core.expires() {
+            check_expiring_value(value)?;
+        } else {
+            check_value(value)?;
+        }
+        let expires = expiry.resolve(|| self.snapshot.now())?;
+        let has_expired = expires != 0 && is_past(expires, self.snapshot.now());
+        let new = (!has_expired).then(|| NewValue {
+            bytes: value.to_vec(),
+            expires,
+        });
+        self.change(keyspace, key, new)
     }
 
     /// Removes `key`. Says whether it was there.
@@ -272,7 +331,7 @@ impl OptimisticTxn {
                         own.next();
                     }
                     if let Some(value) = change
-                        && visit(key, value).is_break()
+                        && visit(key, &value.bytes).is_break()
                     {
                         return Ok(Some(key.clone()));
                     }
@@ -337,11 +396,15 @@ impl OptimisticTxn {
                 self.db.begin(&keyspaces.iter().collect::<Vec<_>>())?
             }
         };
+        // (5)
+        if keyspaces.iter().any(|keyspace| keyspace.core.expires()) {
+            txn.set_now(self.snapshot.now());
+        }
         self.check(&txn)?;
         for Written { keyspace, changes } in &self.written {
             for (key, change) in changes {
                 match change {
-                    Some(value) => txn.upsert(keyspace, key, value)?,
+                    Some(new) => txn.upsert_until(keyspace, key, &new.bytes, new.expires)?,
                     None => txn.remove_blind(keyspace, key)?,
                 }
             }
@@ -355,7 +418,8 @@ impl OptimisticTxn {
             keyspace: keyspace.core.title(),
         };
         let same = |keyspace: &Keyspace, key: &[u8]| -> Result<bool> {
-            Ok(self.snapshot.get(keyspace, key)? == txn.get(keyspace, key)?)
+            let then = self.snapshot.view(keyspace)?.get_expiring(key)?;
+            Ok(then == txn.get_expiring(keyspace, key)?)
         };
         let csn = self.snapshot.csn();
         for Written { keyspace, changes } in &self.written {
@@ -382,7 +446,11 @@ impl OptimisticTxn {
                 let mut then = self.snapshot.cursor(&read.keyspace)?.with_range(bounds);
                 let mut now = txn.cursor(&read.keyspace)?.with_range(bounds);
                 let (mut found_then, mut found_now) = (then.seek_first()?, now.seek_first()?);
-                while found_then && found_now && then.entry() == now.entry() {
+                while found_then
+                    && found_now
+                    && then.entry() == now.entry()
+                    && then.expiry() == now.expiry()
+                {
                     (found_then, found_now) = (then.next()?, now.next()?);
                 }
                 if found_then || found_now {
@@ -405,12 +473,12 @@ impl OptimisticTxn {
         keyspaces
     }
 
-    fn changes(&self, keyspace: &Keyspace) -> Option<&BTreeMap<Vec<u8>, Option<Vec<u8>>>> {
+    fn changes(&self, keyspace: &Keyspace) -> Option<&BTreeMap<Vec<u8>, Option<NewValue>>> {
         let found = self.written.iter().find(|w| is_same(&w.keyspace, keyspace));
         found.map(|written| &written.changes)
     }
 
-    fn change(&mut self, keyspace: &Keyspace, key: &[u8], change: Option<Vec<u8>>) -> Result<()> {
+    fn change(&mut self, keyspace: &Keyspace, key: &[u8], change: Option<NewValue>) -> Result<()> {
         check_key(key)?;
         // A handle of another database, or of a keyspace that was dropped, is refused at once.
         self.snapshot.view(keyspace)?;

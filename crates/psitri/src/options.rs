@@ -1,8 +1,13 @@
 //! How a database is opened: sizes, limits and durability.
 
-use std::{fmt, path::Path, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    path::Path,
+    str::FromStr,
+    time::{Duration, SystemTime},
+};
 
-use crate::{Database, Error, Event, Result, events::Events};
+use crate::{Database, Error, Event, Result, events::Events, expiry::Clock};
 
 /// What a returned commit survives. Each mode survives `kill -9`; none can corrupt the database.
 ///
@@ -135,6 +140,7 @@ pub struct Options {
     pub(crate) events: Events,
     pub(crate) slow_reader_after: Duration,
     pub(crate) stats_file: bool,
+    pub(crate) clock: Clock,
 }
 
 impl Default for Options {
@@ -154,6 +160,7 @@ impl Default for Options {
             events: Events::default(),
             slow_reader_after: Duration::from_secs(60),
             stats_file: true,
+            clock: Clock::default(),
         }
     }
 }
@@ -389,6 +396,33 @@ impl Options {
     /// ```
     pub fn stats_file(mut self, keep: bool) -> Options {
         self.stats_file = keep;
+        self
+    }
+
+    /// Where the time comes from that decides whether an entry has expired: for tests. Default [`SystemTime::now`]. It is called from any
+    /// thread that reads or merges, and must not use the database.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// use psitri::{Expiry, KeyspaceOptions, Options};
+    /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// let seconds = Arc::new(AtomicU64::new(1000));
+    /// let clock = Arc::clone(&seconds);
+    /// let db = Options::new()
+    ///     .clock(move || UNIX_EPOCH + Duration::from_secs(clock.load(Ordering::Relaxed)))
+    ///     .in_memory()?;
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert_expiring(&ks, b"k", b"v", Expiry::After(Duration::from_secs(60)))?;
+    /// txn.commit()?;
+    /// assert!(db.get(&ks, b"k")?.is_some());
+    /// seconds.store(1060, Ordering::Relaxed);
+    /// assert_eq!(db.get(&ks, b"k")?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn clock(mut self, source: impl Fn() -> SystemTime + Send + Sync + 'static) -> Options {
+        self.clock = Clock::new(source);
         self
     }
 

@@ -23,6 +23,7 @@ use crate::{
     catalog::{CatalogEntry, read_catalog},
     engine::{Engine, EngineKind, TreeState, buffer_error},
     error::Error,
+    expiry::EXPIRY_BYTES,
     keyspace::{KeyspaceCore, Names, Place},
     node::{NodeRef, PAGE_BYTES, ValuePointer},
     options::OpenKind,
@@ -356,8 +357,10 @@ impl Recovery {
         if slot == self.table.len() {
             self.table.push(None);
         }
-        let CatalogEntry { id, place, .. } = entry;
-        let core = KeyspaceCore::new(id, slot as u32, self.database, place);
+        let CatalogEntry {
+            id, place, expiry, ..
+        } = entry;
+        let core = KeyspaceCore::new(id, slot as u32, self.database, place, expiry);
         self.table[slot] = Some(KeyspaceState {
             core: Arc::new(core),
             root: entry.root,
@@ -429,7 +432,10 @@ impl Recovery {
                 keyspace,
                 key,
                 value,
-            } => self.put(record, keyspace, key, Kind::Value, value),
+            } => {
+                self.check_expiry(record, keyspace, value.len())?;
+                self.put(record, keyspace, key, Kind::Value, value)
+            }
             Op::Delete { keyspace, key } => self.put(record, keyspace, key, Kind::Tombstone, &[]),
             Op::PutLarge {
                 keyspace,
@@ -443,6 +449,7 @@ impl Recovery {
                 if value.subtree().is_some() {
                     return self.put(record, keyspace, key, Kind::Large, &pointer);
                 }
+                self.check_expiry(record, keyspace, value.len as usize)?;
                 // Versions that were not durable are forgotten, their births are not: versions go on after them.
                 self.tree_version = self.tree_version.max(value.birth);
                 pager.hold(value_extent(&value));
@@ -458,12 +465,12 @@ impl Recovery {
                 }
                 Ok(())
             }
-            Op::CreateKeyspace { id, name } => {
+            Op::CreateKeyspace { id, expiry, name } => {
                 if self.is_news_of_catalog(record) {
                     self.tree.catalog_csn = record.csn;
                     if !self.by_id.contains_key(&id) {
                         let place = Place::Named(name_of(name)?.into());
-                        self.add_keyspace(CatalogEntry::empty(id, place))?;
+                        self.add_keyspace(CatalogEntry::empty(id, place, expiry))?;
                     }
                 }
                 Ok(())
@@ -474,7 +481,7 @@ impl Recovery {
                     let key = key.into();
                     let place = Place::Subtree { parent, key };
                     match self.by_id.get(&id).copied() {
-                        None => self.add_keyspace(CatalogEntry::empty(id, place))?,
+                        None => self.add_keyspace(CatalogEntry::empty(id, place, None))?,
                         Some(slot) => {
                             if let Some(keyspace) = &mut self.table[slot as usize] {
                                 keyspace.core.set_place(place);
@@ -543,6 +550,17 @@ impl Recovery {
         let slot = self.by_id.get(&keyspace);
         slot.and_then(|&slot| self.table[slot as usize].as_ref())
             .is_some_and(|k| record.csn > k.csn_merged)
+    }
+
+    /// An error if a value must begin with the moment of its expiry and is too short for it.
+    fn check_expiry(&self, record: &wal::Record<'_>, keyspace: u32, bytes: usize) -> Result<()> {
+        let slot = self.by_id.get(&keyspace);
+        let keyspace = slot.and_then(|&slot| self.table[slot as usize].as_ref());
+        if bytes < EXPIRY_BYTES && keyspace.is_some_and(|k| k.core.expires()) {
+            let what = "a value lacks its moment of expiry";
+            return Err(Error::corrupted("log", record.lsn, what));
+        }
+        Ok(())
     }
 
     fn writer(

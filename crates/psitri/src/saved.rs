@@ -31,6 +31,8 @@ use crate::{
 pub(crate) struct SavedKeyspace {
     pub root: Root,
     pub place: Place,
+    /// As in [`KeyspaceCore`](crate::keyspace::KeyspaceCore).
+    pub expiry: Option<u64>,
     pub aliases: Aliases,
 }
 
@@ -45,19 +47,18 @@ pub(crate) struct SavedSnapshot {
 }
 
 impl SavedSnapshot {
-    /// One that is saved now.
     pub fn new(
         id: u32,
         name: &str,
         csn: u64,
+        saved_ms: u64,
         keyspaces: BTreeMap<u32, SavedKeyspace>,
     ) -> SavedSnapshot {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         SavedSnapshot {
             id,
             name: name.to_owned(),
             csn,
-            saved_ms: since.map_or(0, |since| since.as_millis() as u64),
+            saved_ms,
             keyspaces,
         }
     }
@@ -79,7 +80,7 @@ pub struct SavedSnapshotInfo {
     pub name: String,
     /// The newest commit in it.
     pub csn: u64,
-    /// When it was saved, by the system's clock.
+    /// When it was saved, by [`Options::clock`](crate::Options::clock): entries that had expired then are not in it.
     pub saved: SystemTime,
     /// Keyspaces in it, subtrees included.
     pub keyspaces: u64,
@@ -265,6 +266,7 @@ impl Database {
             &family,
             Place::Named(Arc::from(target)),
             |id| saved.keyspaces[&id].aliases.clone(),
+            |id| saved.keyspaces[&id].expiry,
             |id| Content::Saved(Arc::clone(&saved), id),
         );
         let txn = self.begin_direct(&[])?;

@@ -3,17 +3,18 @@
 use std::ops::{ControlFlow, RangeBounds};
 
 use crate::{
-    Cursor, Keyspace, ReadMode, Result,
+    Cursor, Expiry, Keyspace, ReadMode, Result,
     buffer::PREFETCH_KEYS_MAX,
     count,
     cursor::key_range,
     database::DatabaseCore,
     error::Error,
+    expiry::Moment,
     keyspace::{KeyspaceCore, Place},
     layers::View,
     pins::RawPin,
     saved::SavedSnapshot,
-    state::{Aliases, State},
+    state::{Aliases, KeyspaceState, State},
     sync::{Arc, Ordering},
 };
 
@@ -22,6 +23,8 @@ const NO_SLOT: u32 = u32::MAX;
 
 /// A consistent view of all keyspaces. Taking one is O(1) and takes no lock; any number may live for any time, move
 /// between threads and be shared by them.
+///
+/// Of keyspaces whose entries expire it sees what had not expired when it first read from one of them, as long as it lives.
 ///
 /// What a snapshot can see is kept while it lives: the buffers of its moment in memory, and the tree's nodes in the file.
 /// What was written and overwritten later is not.
@@ -44,6 +47,7 @@ pub struct Snapshot {
     mode: ReadMode,
     /// What it reads instead of the pinned state's keyspaces, if it was opened by name.
     saved: Option<Arc<SavedSnapshot>>,
+    now: Moment,
     db: Arc<DatabaseCore>,
 }
 
@@ -58,6 +62,7 @@ impl Snapshot {
             csn,
             mode,
             saved: None,
+            now: Moment::default(),
             db: Arc::clone(db),
         }
     }
@@ -66,6 +71,8 @@ impl Snapshot {
     pub(crate) fn of_saved(db: &Arc<DatabaseCore>, saved: Arc<SavedSnapshot>) -> Snapshot {
         let mut snapshot = Snapshot::new(db, ReadMode::Latest);
         snapshot.csn = saved.csn;
+        // What had expired then has, and nothing else.
+        snapshot.now.set(saved.saved_ms);
         snapshot.saved = Some(saved);
         snapshot
     }
@@ -117,6 +124,9 @@ impl Snapshot {
         }
         let state = self.state();
         let found = engine.keyspace_state(state, core)?;
+        if core.expires() {
+            return self.view_expiring(found);
+        }
         Ok(View::new(
             &engine.pager,
             state,
@@ -124,7 +134,33 @@ impl Snapshot {
             core.slot,
             self.csn,
             self.mode,
+            0,
         ))
+    }
+
+    /// On its own, so that keyspaces without expiry pay for a branch and no more.
+    #[inline(never)]
+    fn view_expiring<'s>(&'s self, found: &'s KeyspaceState) -> Result<View<'s>> {
+        Ok(View::new(
+            &self.db.engine.pager,
+            self.state(),
+            found,
+            found.core.slot,
+            self.csn,
+            self.mode,
+            self.now(),
+        ))
+    }
+
+    /// The time that it goes by.
+    pub(crate) fn now(&self) -> u64 {
+        self.now.get(&self.db.engine.options.clock)
+    }
+
+    /// A view of values as they are stored, those that have expired among them.
+    pub(crate) fn view_stored(&self, keyspace: &Keyspace) -> Result<View<'_>> {
+        let view = self.view(keyspace)?;
+        Ok(View { now: 0, ..view })
     }
 
     #[cold]
@@ -141,6 +177,7 @@ impl Snapshot {
             generation_merged: u64::MAX,
             csn: self.csn,
             root: keyspace.root,
+            now: if core.expires() { self.now() } else { 0 },
         })
     }
 
@@ -171,7 +208,13 @@ impl Snapshot {
                 found.map(|keyspace| Arc::clone(&keyspace.core))
             }
             Some(saved) => saved.keyspaces.get(&id).map(|keyspace| {
-                let core = KeyspaceCore::new(id, NO_SLOT, engine.id, keyspace.place.clone());
+                let core = KeyspaceCore::new(
+                    id,
+                    NO_SLOT,
+                    engine.id,
+                    keyspace.place.clone(),
+                    keyspace.expiry,
+                );
                 core.dropped.store(true, Ordering::Release);
                 Arc::new(core)
             }),
@@ -264,6 +307,27 @@ impl Snapshot {
         self.view(keyspace)?.get(key)
     }
 
+    /// When the entry of `key` expires: [`Expiry::Never`] or [`Expiry::At`]; `None` if it is absent. Entries of a keyspace without expiry
+    /// never do.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::{Duration, SystemTime};
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert_expiring(&ks, b"k", b"v", Expiry::After(Duration::from_secs(60)))?;
+    /// txn.commit()?;
+    /// let Some(Expiry::At(at)) = db.snapshot().expiry(&ks, b"k")? else { panic!("it has a moment") };
+    /// assert!(at > SystemTime::now());
+    /// # Ok(()) }
+    /// ```
+    pub fn expiry(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Expiry>> {
+        let found = self.view(keyspace)?.get_expiring(key)?;
+        Ok(found.map(|(expires, _)| Expiry::from_stored(expires)))
+    }
+
     /// The values of several keys, in the order of the keys. Their cache misses overlap instead of following one another: several times
     /// as fast as one [`Snapshot::get`] after the other where the data are larger than the processor's caches.
     ///
@@ -345,7 +409,8 @@ impl Snapshot {
         self.cursor(keyspace)?.with_range(range).for_each(visit)
     }
 
-    /// Number of keys in a range: O(log n), plus the entries of the range that are buffered.
+    /// Number of keys in a range: O(log n), plus the entries of the range that are buffered. In a keyspace whose entries expire, this, the rank
+    /// and the n-th key visit the keys.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

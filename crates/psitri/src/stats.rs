@@ -6,6 +6,7 @@ use crate::{
     Database, Progress, ProgressUnit, Result,
     engine::{Engine, frozen_count},
     error::Error,
+    expiry::EXPIRY_BYTES,
     node::{UNIT_BYTES, UNITS_PER_PAGE},
     pager::DATA_FILE,
     progress::{Report, Watch},
@@ -190,7 +191,7 @@ impl Stats {
 pub struct KeyspaceStats {
     /// Its name; of a subtree, `subtree` and its key.
     pub name: String,
-    /// Keys in the merged tree.
+    /// Keys in the merged tree. Those that have expired count until a merge comes by them.
     pub keys_merged: u64,
     /// Entries in the buffers, one for each key and buffer.
     pub entries_buffered: u64,
@@ -374,14 +375,15 @@ impl Database {
         let shares = engine.pager.shares.counts();
         let catalog = tree.catalog;
         let mut roots = vec![
-            ("the catalog".to_owned(), catalog),
-            ("the counts of shared nodes".to_owned(), tree.shares),
+            ("the catalog".to_owned(), catalog, 0),
+            ("the counts of shared nodes".to_owned(), tree.shares, 0),
         ];
         let own_keys = catalog.keys + tree.shares.keys;
         for (name, saved) in &tree.saved {
             for (id, keyspace) in &saved.keyspaces {
                 let what = format!("keyspace {id} in the saved snapshot {name:?}");
-                roots.push((what, keyspace.root));
+                let value_bytes_min = keyspace.expiry.map_or(0, |_| EXPIRY_BYTES);
+                roots.push((what, keyspace.root, value_bytes_min));
             }
         }
         drop(tree);
@@ -394,9 +396,15 @@ impl Database {
             roots.push((
                 format!("keyspace {:?}", keyspace.core.title()),
                 keyspace.root,
+                if keyspace.core.expires() {
+                    EXPIRY_BYTES
+                } else {
+                    0
+                },
             ));
         }
-        for (name, root) in roots {
+        for (name, root, value_bytes_min) in roots {
+            check.value_bytes_min = value_bytes_min;
             match verify_tree(&engine.pager, root, &mut check) {
                 Ok(()) => {}
                 Err(error @ Error::Corrupted { .. }) => {

@@ -34,7 +34,7 @@ impl Database {
     ///
     /// Reading the key gives an empty value; [`Database::subtree`] and [`Snapshot::subtree`] open the subtree. The key cannot be written to
     /// or removed, alone or in a range, before the subtree is moved or deleted. Each subtree counts as one of the 65,536 keyspaces that there
-    /// may be. Waits for the transaction that is open on the parent, and merges what is buffered for it.
+    /// may be. Entries of the subtree do not expire; the parent must be a keyspace whose entries do not, either. Waits for the transaction that is open on the parent, and merges what is buffered for it.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -51,7 +51,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::KeyExists`], [`Error::TooManyKeyspaces`], and those of a commit.
+    /// [`Error::KeyExists`], [`Error::SubtreeExpires`], [`Error::TooManyKeyspaces`], and those of a commit.
     pub fn create_subtree(&self, parent: &Keyspace, key: &[u8]) -> Result<Keyspace> {
         let mut txn = self.begin_direct(&[parent])?;
         check_absent(&txn, parent, key)?;
@@ -61,6 +61,7 @@ impl Database {
             id,
             place: place_at(parent, key),
             content: Content::Empty,
+            expiry: None,
             aliases: None,
         }];
         let structure = Structure {
@@ -312,7 +313,10 @@ impl Database {
             let keyspace = state.keyspace(slots[&id], id);
             keyspace.and_then(|keyspace| keyspace.aliases.clone())
         };
-        clone_of(engine, &members, place, aliases, Content::CloneOf)
+        let expiries: HashMap<u32, Option<u64>> =
+            family.iter().map(|core| (core.id, core.expiry)).collect();
+        let expiry = |id: u32| expiries[&id];
+        clone_of(engine, &members, place, aliases, expiry, Content::CloneOf)
     }
 }
 
@@ -359,6 +363,7 @@ pub(crate) fn clone_of(
     members: &[Member],
     place: Place,
     aliases_of: impl Fn(u32) -> Aliases,
+    expiry_of: impl Fn(u32) -> Option<u64>,
     content: impl Fn(u32) -> Content,
 ) -> Vec<NewKeyspace> {
     let new_ids: HashMap<u32, u32> = members
@@ -396,6 +401,7 @@ pub(crate) fn clone_of(
                 id: new_ids[id],
                 place,
                 content: content(*id),
+                expiry: expiry_of(*id),
                 aliases: (!aliases.is_empty()).then(|| Arc::new(aliases)),
             }
         })

@@ -8,7 +8,7 @@ enum Owned {
     PutLarge(u32, Vec<u8>, [u8; 24]),
     Delete(u32, Vec<u8>),
     DeleteRange(u32, Vec<u8>, Option<Vec<u8>>),
-    Create(u32, Vec<u8>),
+    Create(u32, Option<u64>, Vec<u8>),
     Drop(u32),
     Rename(u32, Vec<u8>),
 }
@@ -35,7 +35,11 @@ impl Owned {
                 lo,
                 hi: hi.as_deref(),
             },
-            Owned::Create(id, name) => Op::CreateKeyspace { id: *id, name },
+            Owned::Create(id, expiry, name) => Op::CreateKeyspace {
+                id: *id,
+                expiry: *expiry,
+                name,
+            },
             Owned::Drop(id) => Op::DropKeyspace { id: *id },
             Owned::Rename(id, name) => Op::RenameKeyspace { id: *id, name },
         }
@@ -61,7 +65,8 @@ fn op() -> impl Strategy<Value = Owned> {
         (id(), bytes()).prop_map(|(k, key)| Owned::Delete(k, key)),
         (id(), bytes(), prop::option::of(bytes()))
             .prop_map(|(k, lo, hi)| Owned::DeleteRange(k, lo, hi)),
-        (id(), bytes()).prop_map(|(id, name)| Owned::Create(id, name)),
+        (id(), any::<Option<u64>>(), bytes())
+            .prop_map(|(id, expiry, name)| Owned::Create(id, expiry, name)),
         id().prop_map(Owned::Drop),
         (id(), bytes()).prop_map(|(id, name)| Owned::Rename(id, name)),
     ]

@@ -1,7 +1,7 @@
 //! Reading backups: a full one and the incremental ones after it, as one.
 //!
 //! # Invariants
-//! Those of `mod.rs`; here (2) and (3).
+//! Those of `mod.rs`; here (2), (3) and (4).
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,10 @@ use super::{
     BackupInfo, BackupKind, NAMES, PUT, REMOVED, manifest,
     place::{self, Values},
 };
-use crate::{Entry, Keyspace, Options, Result, Snapshot, error::Error};
+use crate::{
+    Entry, Keyspace, KeyspaceOptions, Options, Result, Snapshot, error::Error,
+    expiry::read_keyspace_expiry,
+};
 
 /// A full backup and the incremental ones after it.
 pub struct Chain {
@@ -23,8 +26,8 @@ struct Link {
     info: BackupInfo,
     /// Of the backup's own database, which it keeps open.
     snapshot: Snapshot,
-    /// The backup's keyspace for each one of the database (3).
-    keyspaces: HashMap<place::Path, Keyspace>,
+    /// The backup's keyspace for each one of the database (3), and the options of that one.
+    keyspaces: HashMap<place::Path, (Keyspace, KeyspaceOptions)>,
 }
 
 impl Chain {
@@ -67,22 +70,25 @@ impl Chain {
     }
 
     /// Keyspaces of the database when the newest backup was made.
-    pub fn paths(&self) -> Vec<place::Path> {
+    pub fn keyspaces(&self) -> Vec<(place::Path, KeyspaceOptions)> {
         let newest = self.links.last();
-        let mut names: Vec<_> =
-            newest.map_or(Vec::new(), |l| l.keyspaces.keys().cloned().collect());
-        names.sort();
-        names
+        let described = newest.into_iter().flat_map(|link| {
+            let keyspaces = link.keyspaces.iter();
+            keyspaces.map(|(name, &(_, options))| (name.clone(), options))
+        });
+        let mut keyspaces: Vec<_> = described.collect();
+        keyspaces.sort_by(|(a, _), (b, _)| a.cmp(b));
+        keyspaces
     }
 
     /// What a keyspace had when the newest backup was made (3).
     pub fn entries(&self, path: &place::Path) -> Result<Layered<'_>> {
         let mut layers = Vec::new();
         for link in self.links.iter().rev() {
-            let Some(keyspace) = link.keyspaces.get(path) else {
+            let Some((keyspace, _)) = link.keyspaces.get(path) else {
                 break;
             };
-            let mut cursor = Values::of(&link.snapshot, keyspace)?;
+            let mut cursor = Values::all(&link.snapshot, keyspace)?;
             let found = cursor.first()?;
             layers.push(Layer {
                 cursor,
@@ -100,14 +106,19 @@ impl Link {
         let snapshot = db.snapshot();
         let mut keyspaces = HashMap::new();
         if info.kind == BackupKind::Full {
-            keyspaces.extend(place::all_of(&db.core.engine.keyspaces.read()));
+            for (place, keyspace) in place::all_of(&db.core.engine.keyspaces.read()) {
+                let options = keyspace.options();
+                keyspaces.insert(place, (keyspace, options));
+            }
         } else {
             let names = db.open_keyspace(NAMES)?;
             let mut cursor = snapshot.cursor(&names)?;
             let mut found = cursor.seek_first()?;
             while found {
                 let number = cursor.key().try_into().map(u32::from_be_bytes);
-                let (Ok(number), Some(of)) = (number, place::Path::decode(cursor.value())) else {
+                let described = read_keyspace_expiry(cursor.value())
+                    .and_then(|(expiry, place)| Some((expiry, place::Path::decode(place)?)));
+                let (Ok(number), Some((expiry, of))) = (number, described) else {
                     return Err(Error::Backup {
                         path: path.to_owned(),
                         what: "its list of keyspaces cannot be read".to_owned(),
@@ -115,7 +126,8 @@ impl Link {
                 };
                 let keyspace = db.open_keyspace(&number.to_string())?;
                 let title = of.title();
-                if keyspaces.insert(of, keyspace).is_some() {
+                let known = (keyspace, KeyspaceOptions::from_stored(expiry));
+                if keyspaces.insert(of, known).is_some() {
                     return Err(Error::Backup {
                         path: path.to_owned(),
                         what: format!("it has two keyspaces called {title}"),

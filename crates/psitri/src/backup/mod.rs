@@ -2,14 +2,15 @@
 //!
 //! A backup is a directory with a database and a manifest. The database of a *full* backup has the keyspaces and entries of one snapshot, and
 //! can be opened like any other. That of an *incremental* one has what differs from its base: under the number of each keyspace the keys that
-//! were put or removed, and in the keyspace [`NAMES`] which number stands for which keyspace or subtree. Reading is by entry and not by page,
-//! so that every node is checked on the way, and the copy is packed. What clones share is in the copy once for each; saved snapshots are not
-//! copied.
+//! were put or removed, and in the keyspace [`NAMES`] which number stands for which keyspace or subtree, and whether entries expire there.
+//! Reading is by entry and not by page, so that every node is checked on the way, and the copy is packed. What clones share is in the copy once
+//! for each; saved snapshots are not copied.
 //!
 //! # Invariants
 //! (1) The manifest is written last, by renaming, when everything else is durable and was verified: without one a directory is no backup.
 //! (2) A manifest names the backup that it is based on by its number, which is drawn at random; a chain that does not fit is refused.
 //! (3) A keyspace that an incremental backup does not list did not exist. What older backups have under its name does not count.
+//! (4) Values are copied as they are stored, with the moments of their expiry: nothing expires in a backup. What had expired already is left out.
 //!
 //! # Failure modes
 //! Errors of reading and of writing, with the file's name. The directory of a backup that failed has no manifest; remove it. One of a
@@ -29,11 +30,13 @@ use std::{
     io,
     ops::ControlFlow,
     path::{Path, PathBuf},
+    time::UNIX_EPOCH,
 };
 
 use crate::{
-    Database, Entry, Keyspace, Options, Progress, ProgressUnit, Result, Snapshot,
+    Database, Entry, Keyspace, Options, Progress, ProgressUnit, Result, Snapshot, count,
     error::Error,
+    expiry::write_keyspace_expiry,
     progress::{Report, Watch},
     storage::StorageError,
 };
@@ -41,7 +44,7 @@ use crate::{
 use chain::{Chain, Layered};
 use place::Values;
 
-/// Keyspace of an incremental backup: number, as a big-endian u32, to where the keyspace is.
+/// Keyspace of an incremental backup: number, as a big-endian u32, to expiry (as in the catalog) and where the keyspace is.
 const NAMES: &str = "names";
 /// First byte of a value in an incremental backup.
 const REMOVED: u8 = 0;
@@ -172,7 +175,7 @@ impl Database {
         let (snapshot, keyspaces) = self.snapshot_with_names();
         let mut watch = Watch::new("backup", options.progress, ProgressUnit::Entries);
         for (_, keyspace) in &keyspaces {
-            watch.expect(snapshot.count(keyspace, ..)?);
+            watch.expect(count::count(snapshot.view_stored(keyspace)?, &[], None)?);
         }
         let mut job = Job {
             target: &target,
@@ -183,7 +186,7 @@ impl Database {
             None => {
                 let mut made = HashMap::new();
                 for (path, keyspace) in &keyspaces {
-                    let copy = path.create(&target, &made)?;
+                    let copy = path.create(&target, &made, keyspace.options())?;
                     job.copy_whole(&snapshot, keyspace, &copy)?;
                     made.insert(path.clone(), copy);
                 }
@@ -316,8 +319,8 @@ fn restore_watched<P: AsRef<Path>>(
     let staging = PathBuf::from(staging);
     let target = create_target(&staging)?;
     let mut made = HashMap::new();
-    for place in chain.paths() {
-        let keyspace = place.create(&target, &made)?;
+    for (place, options) in chain.keyspaces() {
+        let keyspace = place.create(&target, &made, options)?;
         let mut source = chain.entries(&place)?;
         let mut failure = None;
         let entries = std::iter::from_fn(|| {
@@ -368,10 +371,10 @@ fn check_free(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A new database in a directory that does not exist, or is empty.
+/// A new database in a directory that does not exist, or is empty. Nothing expires in it (4).
 fn create_target(path: &Path) -> Result<Database> {
     check_free(path)?;
-    Options::new().create(path)
+    Options::new().clock(|| UNIX_EPOCH).create(path)
 }
 
 fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
@@ -380,7 +383,7 @@ fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     entries: impl Iterator<Item = (K, V)>,
 ) -> Result<u64> {
     let mut txn = target.begin_direct(&[keyspace])?;
-    let written = txn.ingest(keyspace, entries)?;
+    let written = txn.ingest_stored(keyspace, entries)?;
     txn.commit()?;
     Ok(written)
 }
@@ -435,7 +438,10 @@ impl Job<'_, '_> {
         for (number, (path, keyspace)) in keyspaces.iter().enumerate() {
             let mut txn = database.begin(&[&names])?;
             let number = number as u32;
-            txn.insert(&names, &number.to_be_bytes(), &path.encode())?;
+            let mut described = Vec::new();
+            write_keyspace_expiry(&mut described, keyspace.core.expiry);
+            described.extend_from_slice(&path.encode());
+            txn.insert(&names, &number.to_be_bytes(), &described)?;
             txn.commit()?;
             let target = database.create_keyspace(&number.to_string())?;
             let mut now = Values::of(snapshot, keyspace)?;
@@ -487,10 +493,11 @@ impl Differences<'_, '_, '_> {
                 && (self.old.as_ref())
                     .is_some_and(|(_, value)| value.as_slice() == self.now.value());
             let changed = (!is_same).then(|| {
-                let mut value = Vec::with_capacity(1 + self.now.value().len());
+                let now = &self.now;
+                let mut value = Vec::with_capacity(1 + now.value().len());
                 value.push(PUT);
-                value.extend_from_slice(self.now.value());
-                (self.now.key().to_vec(), value)
+                value.extend_from_slice(now.value());
+                (now.key().to_vec(), value)
             });
             self.found = self.now.next()?;
             if order.is_eq() {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::{
-    Cursor, Database, Keyspace, Result, Snapshot,
+    Cursor, Database, Keyspace, KeyspaceOptions, Result, Snapshot,
+    expiry::is_stored_past,
     keyspace::{self, KeyspaceCore, Names},
     sync::Arc,
 };
@@ -51,9 +52,14 @@ impl Path {
     }
 
     /// Makes the keyspace. What is above it has been made, and is in `made`.
-    pub fn create(&self, db: &Database, made: &HashMap<Path, Keyspace>) -> Result<Keyspace> {
+    pub fn create(
+        &self,
+        db: &Database,
+        made: &HashMap<Path, Keyspace>,
+        options: KeyspaceOptions,
+    ) -> Result<Keyspace> {
         let Some((last, above)) = self.keys.split_last() else {
-            return db.create_keyspace(&self.name);
+            return db.create_keyspace_with(&self.name, options);
         };
         let above = Path {
             name: self.name.clone(),
@@ -96,19 +102,33 @@ pub fn all_of(names: &Names) -> Vec<(Path, Keyspace)> {
     all
 }
 
-/// The entries of a keyspace whose values are no subtrees: those are keyspaces of their own in a backup.
+/// The entries of a keyspace with their values as they are stored, but for subtrees: those are keyspaces of their own in a backup.
 pub struct Values<'s> {
     snapshot: &'s Snapshot,
     keyspace: Keyspace,
     cursor: Cursor<'s>,
+    /// Entries that have expired by then are passed over; none, if 0.
+    now: u64,
 }
 
 impl<'s> Values<'s> {
+    /// Those that have not expired.
     pub fn of(snapshot: &'s Snapshot, keyspace: &Keyspace) -> Result<Values<'s>> {
+        let now = if keyspace.core.expires() {
+            snapshot.now()
+        } else {
+            0
+        };
+        let values = Values::all(snapshot, keyspace)?;
+        Ok(Values { now, ..values })
+    }
+
+    pub fn all(snapshot: &'s Snapshot, keyspace: &Keyspace) -> Result<Values<'s>> {
         Ok(Values {
             snapshot,
             keyspace: keyspace.clone(),
-            cursor: snapshot.cursor(keyspace)?,
+            cursor: Cursor::over(snapshot.view_stored(keyspace)?),
+            now: 0,
         })
     }
 
@@ -131,14 +151,22 @@ impl<'s> Values<'s> {
     }
 
     fn settle(&mut self, mut found: bool) -> Result<bool> {
-        // A subtree reads as an empty value.
-        while found && self.cursor.value().is_empty() {
-            let at = self.snapshot.view(&self.keyspace)?;
-            if at.subtree(self.cursor.key())?.is_none() {
-                break;
-            }
+        while found && self.is_passed_over()? {
             found = self.cursor.next()?;
         }
         Ok(found)
+    }
+
+    fn is_passed_over(&self) -> Result<bool> {
+        let value = self.cursor.value();
+        if self.now != 0 {
+            return Ok(is_stored_past(value, self.now));
+        }
+        // A subtree reads as an empty value.
+        if !value.is_empty() {
+            return Ok(false);
+        }
+        let view = self.snapshot.view_stored(&self.keyspace)?;
+        Ok(view.subtree(self.cursor.key())?.is_some())
     }
 }

@@ -15,6 +15,7 @@ use super::{At, Cursor};
 use crate::{
     Result,
     buffer::Found,
+    expiry,
     layers::{read_large, read_stored},
 };
 
@@ -57,6 +58,9 @@ impl<'a> Cursor<'a> {
                         index.wrapping_sub(1)
                     };
                     if self.run.contains(&index) {
+                        if self.view.now != 0 {
+                            return self.step_in_run(index);
+                        }
                         self.tree.set_index(index);
                         let value = read_stored(self.view.pager, leaf.value(index));
                         return self.take(value);
@@ -69,6 +73,26 @@ impl<'a> Cursor<'a> {
             }
         }
         self.step_deciding(forward)
+    }
+
+    /// To the entry at `index` of the run, or the first one behind it that has not expired.
+    #[inline(never)]
+    fn step_in_run(&mut self, mut index: usize) -> Result<bool> {
+        while self.run.contains(&index) {
+            let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
+            self.tree.set_index(index);
+            let stored = read_stored(self.view.pager, leaf.value(index));
+            if self.take_live(stored)? {
+                return Ok(true);
+            }
+            // An index that wraps is in no run.
+            index = if self.forward {
+                index + 1
+            } else {
+                index.wrapping_sub(1)
+            };
+        }
+        self.step_deciding(self.forward)
     }
 
     fn step_deciding(&mut self, forward: bool) -> Result<bool> {
@@ -192,16 +216,17 @@ impl<'a> Cursor<'a> {
                 return Ok(false);
             }
             let layer = &self.layers[index];
-            match layer.cursor.resolve(layer.csn) {
-                Found::Absent | Found::Deleted => {}
-                Found::Value(value) => {
+            let stored = match layer.cursor.resolve(layer.csn) {
+                Found::Absent | Found::Deleted => continue,
+                Found::Value(value) if self.view.now == 0 => {
                     self.value = value;
                     return Ok(true);
                 }
-                Found::Large(pointer) => {
-                    let value = read_large(self.view.pager, pointer);
-                    return self.take(value);
-                }
+                Found::Value(stored) => Ok(stored),
+                Found::Large(pointer) => read_large(self.view.pager, pointer),
+            };
+            if self.take_live(stored)? {
+                return Ok(true);
             }
         }
     }
@@ -244,6 +269,29 @@ impl<'a> Cursor<'a> {
             let after_layer = next_key.map_or(0, |key| leaf.lower_bound(key) + 1);
             leaf.lower_bound(&self.lo).max(after_layer).min(index)..index + 1
         };
+    }
+
+    /// Keeps a value as it is stored, unless it has expired. Says whether it was kept.
+    #[inline(never)]
+    fn keep_live(&mut self, stored: &'a [u8]) -> Result<bool> {
+        let opened = match self.view.now {
+            0 => Some((0, stored)),
+            now => expiry::open(stored, now)?,
+        };
+        if let Some((expires, value)) = opened {
+            (self.expires, self.value) = (expires, value);
+        }
+        Ok(opened.is_some())
+    }
+
+    /// As [`keep_live`](Cursor::keep_live); an error takes the position away.
+    #[inline(never)]
+    fn take_live(&mut self, stored: Result<&'a [u8]>) -> Result<bool> {
+        let kept = stored.and_then(|stored| self.keep_live(stored));
+        if kept.is_err() {
+            self.at = At::Nowhere;
+        }
+        kept
     }
 
     /// Keeps a value that was read; an error takes the position away.
@@ -294,7 +342,7 @@ impl<'a> Cursor<'a> {
         if self.has_ranges && self.is_covered(key, newer) {
             return Ok(Some(false));
         }
-        self.value = match source {
+        let stored = match source {
             At::Layer(index) => {
                 let layer = &self.layers[index];
                 match layer.cursor.resolve(layer.csn) {
@@ -306,6 +354,10 @@ impl<'a> Cursor<'a> {
             }
             _ => read_stored(self.view.pager, self.tree.value())?,
         };
+        if self.view.now != 0 {
+            return self.keep_live(stored).map(Some);
+        }
+        self.value = stored;
         Ok(Some(true))
     }
 

@@ -230,6 +230,15 @@ impl Pager {
         Ok(self.bytes(pointer.byte_offset(), pointer.len as usize))
     }
 
+    /// The first `len` bytes of a value, as they are: they are not checked. `None` if it has less, or is not in the file.
+    pub fn value_head(&self, pointer: &ValuePointer, len: usize) -> Option<&[u8]> {
+        let offset = pointer.byte_offset();
+        if (pointer.len as usize) < len || self.check_range(offset, len as u64).is_err() {
+            return None;
+        }
+        Some(self.bytes(offset, len))
+    }
+
     #[inline]
     fn bytes(&self, offset: u64, len: usize) -> &[u8] {
         // SAFETY: (2) and (5): the range lies in the file, as its page was handed out or checked by `check_range`; nobody

@@ -11,6 +11,8 @@
 //! (2) A packer that would leave a node less than half full takes in the next neighbour instead, once. Where keys are
 //!     appended, a small last leaf stays: the next keys will fill it.
 //! (3) Old nodes that are taken apart, and out-of-line values that are replaced, are counted as dead, exactly once.
+//! (4) Entries that have expired are dropped from the leaves that are taken apart; there is nothing older below them. The stream of changes
+//!     drops its own: as a removal, for there may be.
 //!
 //! # Failure modes
 //! Any error leaves the old root as it was; the sink gives the new pages back.
@@ -21,6 +23,7 @@ use std::cmp::Ordering;
 use super::{Node, Root, open_child, open_root, walk};
 use crate::{
     Result,
+    expiry::Judge,
     node::{
         self, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef,
         Stored, VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
@@ -65,13 +68,25 @@ pub(crate) enum Rewrite {
     Leaves,
     /// Nodes and values on this page and behind it, so that they move to free space before it.
     From(u64),
+    /// Leaves with entries that have expired, and the nodes above.
+    Expired,
 }
 
 impl Rewrite {
-    fn wants_leaf(&self, pager: &Pager, at: NodeRef, leaf: Leaf<'_>) -> bool {
+    fn wants_leaf(
+        &self,
+        pager: &Pager,
+        at: NodeRef,
+        leaf: Leaf<'_>,
+        judge: Option<Judge<'_>>,
+    ) -> bool {
+        let is_wanted = |stored| match self {
+            Rewrite::Expired => judge.is_some_and(|judge| judge.is_expired(stored)),
+            _ => self.wants_value(pager, stored),
+        };
         matches!(self, Rewrite::Leaves)
             || self.moves(at.page())
-            || (0..leaf.len()).any(|i| self.wants_value(pager, leaf.value(i)))
+            || (0..leaf.len()).any(|i| is_wanted(leaf.value(i)))
     }
 
     fn wants_value(&self, pager: &Pager, stored: Stored<'_>) -> bool {
@@ -84,34 +99,42 @@ impl Rewrite {
     }
 }
 
-/// Writes parts of a tree anew. The content stays. A tree in which there is nothing to rewrite stays as it is. `watch` is told of the keys passed.
+/// Writes parts of a tree anew. The content stays, but for what has expired at `now` (0 for nothing). A tree in which there is nothing to
+/// rewrite stays as it is. `watch` is told of the keys passed.
 pub(crate) fn rewrite(
     sink: &mut Sink<'_>,
     root: Root,
     rewrite: Rewrite,
+    now: u64,
     watch: &mut Watch<'_, '_>,
 ) -> Result<Root> {
-    if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite)? {
+    let judge = Judge::new(sink.pager(), now);
+    if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite, judge)? {
         return Ok(root);
     }
     let mut changes = Nothing { watch };
-    let mut merger = Merger::new(sink, &mut changes, &[]);
+    let mut merger = Merger::new(sink, &mut changes, &[], judge);
     merger.rewrite = Some(rewrite);
     merger.visit(root.node, &[], None)?;
     merger.close()
 }
 
 /// Whether anything below a node is to be rewritten. What other trees share stays where it is: a copy would take more space, not less.
-fn has_work(pager: &Pager, at: NodeRef, rewrite: &Rewrite) -> Result<bool> {
+fn has_work(
+    pager: &Pager,
+    at: NodeRef,
+    rewrite: &Rewrite,
+    judge: Option<Judge<'_>>,
+) -> Result<bool> {
     if pager.shares.is_shared(at.address_units()) {
         return Ok(false);
     }
     match open_root(pager, at)? {
-        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, at, leaf)),
+        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, at, leaf, judge)),
         Node::Inner(_) if rewrite.moves(at.page()) => Ok(true),
         Node::Inner(inner) => {
             for index in 0..inner.len() {
-                if has_work(pager, inner.child(index), rewrite)? {
+                if has_work(pager, inner.child(index), rewrite, judge)? {
                     return Ok(true);
                 }
             }
@@ -143,17 +166,20 @@ impl ChangeStream for Nothing<'_, '_, '_> {
     }
 }
 
-/// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`.
+/// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`. What has expired at `now` goes from the leaves on
+/// the way; 0 stands for a tree whose entries do not expire.
 pub(crate) fn merge<S: ChangeStream>(
     sink: &mut Sink<'_>,
     root: Root,
     ranges: &[KeyRange],
     changes: &mut S,
+    now: u64,
 ) -> Result<Root> {
     if ranges.is_empty() && changes.key().is_none() {
         return Ok(root);
     }
-    let mut merger = Merger::new(sink, changes, ranges);
+    let judge = Judge::new(sink.pager(), now);
+    let mut merger = Merger::new(sink, changes, ranges, judge);
     if root.node.is_null() {
         merger.insert_below(None)?;
     } else {
@@ -173,6 +199,7 @@ struct Merger<'m, 'p, S> {
     sink: &'m mut Sink<'p>,
     changes: &'m mut S,
     ranges: &'m [KeyRange],
+    judge: Option<Judge<'p>>,
     leaves: LeafPacker,
     /// Lower bound of what the leaf packer began with.
     lower: Vec<u8>,
@@ -194,11 +221,13 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         sink: &'m mut Sink<'p>,
         changes: &'m mut S,
         ranges: &'m [KeyRange],
+        judge: Option<Judge<'p>>,
     ) -> Merger<'m, 'p, S> {
         Merger {
             sink,
             changes,
             ranges,
+            judge,
             leaves: LeafPacker::new(),
             lower: Vec::new(),
             last_key: None,
@@ -311,7 +340,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         match open_child(pager, child, level)? {
             Node::Leaf(leaf) => {
                 self.changes.passed(leaf.len() as u64)?;
-                Ok(rewrite.wants_leaf(pager, child, leaf))
+                Ok(rewrite.wants_leaf(pager, child, leaf, self.judge))
             }
             Node::Inner(_) => Ok(true),
         }
@@ -452,7 +481,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                     Ordering::Greater => break,
                 }
             }
-            if replaced || self.is_deleted(key) {
+            if replaced || self.is_deleted(key) || self.has_expired(stored) {
                 if let Stored::External(pointer) = stored {
                     self.sink.kill_value(&pointer);
                 }
@@ -492,12 +521,24 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         Ok(())
     }
 
+    /// (4)
+    #[inline]
+    fn has_expired(&self, stored: Stored<'_>) -> bool {
+        self.judge.is_some_and(|judge| judge.is_expired(stored))
+    }
+
     /// Pushes a leaf's entries as they are.
     fn push_leaf_entries(&mut self, leaf: Leaf<'_>, lower: &[u8]) -> Result<()> {
         self.begin_run(lower);
         let mut entries =
             LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         while let Some((key, stored)) = entries.next() {
+            if self.has_expired(stored) {
+                if let Stored::External(pointer) = stored {
+                    self.sink.kill_value(&pointer);
+                }
+                continue;
+            }
             match stored {
                 Stored::External(old)
                     if (self.rewrite).is_some_and(|r| r.wants_value(self.sink.pager(), stored)) =>

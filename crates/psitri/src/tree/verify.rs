@@ -16,6 +16,8 @@ pub(crate) struct TreeCheck<'w, 'r, 'f> {
     pub nodes: u64,
     pub keys: u64,
     pub values_out_of_line: u64,
+    /// The least that a value has.
+    pub value_bytes_min: usize,
     /// Space in use, to be compared with the page map.
     pub extents: Vec<Extent>,
     /// What there should be several references to, by address, and what was found of it.
@@ -47,6 +49,7 @@ impl<'w, 'r, 'f> TreeCheck<'w, 'r, 'f> {
             keys: 0,
             values_out_of_line: 0,
             extents: Vec::new(),
+            value_bytes_min: 0,
             shared: shared.collect(),
             watch,
         }
@@ -147,7 +150,15 @@ fn verify_first(
                 return Err(damaged(at, "a leaf holds keys outside its bounds"));
             }
             for index in 0..leaf.len() {
-                if let Stored::External(pointer) = leaf.value(index)
+                let stored = leaf.value(index);
+                let value_bytes = match stored {
+                    Stored::Inline(value) => value.len(),
+                    Stored::External(pointer) => pointer.len as usize,
+                };
+                if value_bytes < check.value_bytes_min {
+                    return Err(damaged(at, "a value lacks its moment of expiry"));
+                }
+                if let Stored::External(pointer) = stored
                     && pointer.subtree().is_none()
                 {
                     if check.revisit(pointer.address_units).is_some() {

@@ -168,7 +168,8 @@ impl WriteTxn {
             // SAFETY: this transaction holds the write lock, and nothing is written while the merge reads.
             let cursor = unsafe { buffer.cursor_own() };
             let own = OwnChanges::new(cursor, &mut adopted);
-            roots.push(merge_buffer(&mut sink, part.root, buffer, own)?.0);
+            let now = self.part_now(part);
+            roots.push(merge_buffer(&mut sink, part.root, buffer, own, now)?.0);
         }
         let changes = sink.finish()?;
         for (part, root) in self.parts.iter_mut().zip(roots) {
@@ -198,7 +199,7 @@ impl WriteTxn {
         self.db.engine.pager.discard(&unused);
     }
 
-    /// Writes parts of the trees anew, without a change of their content. False if there was nothing to rewrite: then the
+    /// Writes parts of the trees anew, without a change of their content but for what has expired. False if there was nothing to rewrite: then the
     /// transaction is as it was. The commit publishes the new roots as those of a transaction that spilled.
     pub(crate) fn rewrite(
         &mut self,
@@ -207,12 +208,13 @@ impl WriteTxn {
     ) -> Result<bool> {
         let engine = Arc::clone(&self.db.engine);
         let birth = self.birth();
-        let private = self.private.as_mut().expect("the transaction is direct");
         let mut sink = Sink::new(&engine.pager, birth);
         let mut roots: Vec<Root> = Vec::new();
         for part in &self.parts {
-            roots.push(tree::rewrite(&mut sink, part.root, rewrite, watch)?);
+            let now = self.part_now(part);
+            roots.push(tree::rewrite(&mut sink, part.root, rewrite, now, watch)?);
         }
+        let private = self.private.as_mut().expect("the transaction is direct");
         private.changes.append(sink.finish()?);
         let mut changed = false;
         for (part, root) in self.parts.iter_mut().zip(roots) {

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! (1) `Ends` of a keyspace say where nothing lives in what the holder of its write lock sees. A put inside of them, and undoing anything,
-//!     forgets them. They belong to the write lock, not to a transaction: a queue that is emptied by one transaction an entry does not pass
+//!     forgets them; so does a time before the one at which that was seen. They belong to the write lock, not to a transaction: a queue that is emptied by one transaction an entry does not pass
 //!     by what was popped before, again and again.
 //!
 //! # Failure modes
@@ -90,6 +90,11 @@ impl WriteTxn {
 
     fn pop(&mut self, keyspace: &Keyspace, first: bool) -> Result<Option<Entry>> {
         let index = self.part_index(keyspace)?;
+        let now = self.part_now(&self.parts[index]);
+        let ends = &mut self.parts[index].guard.ends;
+        if ends.as_ref().is_some_and(|ends| ends.now > now) {
+            *ends = None;
+        }
         let popped = {
             let ends = self.parts[index].guard.ends.as_deref();
             let mut cursor = self.cursor(keyspace)?;
@@ -110,6 +115,7 @@ impl WriteTxn {
         // A spill that failed has undone the transaction.
         if let Some(part) = self.parts.get_mut(index) {
             let ends = part.guard.ends.get_or_insert_default();
+            ends.now = now;
             if first {
                 ends.before.clone_from(&key);
             } else {

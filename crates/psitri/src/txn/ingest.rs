@@ -6,9 +6,19 @@
 //! # Failure modes
 //! Any error undoes the transaction: some of what it wrote is in no buffer any more.
 
-use super::{VALUE_BUFFERED_BYTES_MAX, WriteTxn, run::Run, write::check_key};
+use super::{
+    VALUE_BUFFERED_BYTES_MAX, WriteTxn,
+    run::Run,
+    write::{check_expires, check_key},
+};
 use crate::{
-    Keyspace, Result, buffer::Kind, pager::Sink, recovery::OP_BYTES_EXPECTED, sync::Arc, tree,
+    Expiry, Keyspace, Result,
+    buffer::Kind,
+    expiry::{check_expiring_value, stored},
+    pager::Sink,
+    recovery::OP_BYTES_EXPECTED,
+    sync::Arc,
+    tree,
 };
 
 /// Operations that are still logged, if the buffer is not smaller. More are cheaper in a checkpoint, which writes them once.
@@ -19,6 +29,15 @@ const RECOVERED_BYTES_MAX: usize = 32 << 20;
 const RUN_BYTES_MIN: usize = 64 << 10;
 /// Places in a run are 32-bit offsets; what is pushed last may lie behind this.
 const RUN_BYTES_MAX: usize = 1 << 31;
+
+/// When an ingested entry expires.
+#[derive(Clone, Copy)]
+enum Expires {
+    /// Its value is as it is to be stored.
+    AsStored,
+    ByDefault,
+    At(Expiry),
+}
 
 impl WriteTxn {
     /// Writes many entries, in any order, as [`upsert`](WriteTxn::upsert) would one by one: of equal keys the last one counts. Returns how
@@ -49,11 +68,69 @@ impl WriteTxn {
         keyspace: &Keyspace,
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> Result<u64> {
+        let expires = match keyspace.core.expires() {
+            false => Expires::AsStored,
+            true => Expires::ByDefault,
+        };
+        let entries = entries.into_iter();
+        self.ingest_all(keyspace, entries.map(|(key, value)| (key, value, expires)))
+    }
+
+    /// As [`ingest`](WriteTxn::ingest), each entry with the moment of its expiry.
+    ///
+    /// # Errors
+    /// Those of `upsert_expiring`. They undo the transaction.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::Duration;
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin_direct(&[&ks])?;
+    /// let hour = Expiry::After(Duration::from_secs(3600));
+    /// txn.ingest_expiring(&ks, [(b"a", b"1", hour), (b"b", b"2", Expiry::Never)])?;
+    /// txn.commit()?;
+    /// assert_eq!(db.snapshot().expiry(&ks, b"b")?, Some(Expiry::Never));
+    /// # Ok(()) }
+    /// ```
+    pub fn ingest_expiring<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        entries: impl IntoIterator<Item = (K, V, Expiry)>,
+    ) -> Result<u64> {
+        check_expires(keyspace)?;
+        let entries = entries.into_iter();
+        let entries = entries.map(|(key, value, expiry)| (key, value, Expires::At(expiry)));
+        self.ingest_all(keyspace, entries)
+    }
+
+    /// As [`ingest`](WriteTxn::ingest), of values as they are stored. Not inside of a nested transaction.
+    pub(crate) fn ingest_stored<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<u64> {
+        debug_assert!(self.frames.is_empty());
+        let entries = entries.into_iter();
+        let entries = entries.map(|(key, value)| (key, value, Expires::AsStored));
+        self.ingest_all(keyspace, entries)
+    }
+
+    fn ingest_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        entries: impl Iterator<Item = (K, V, Expires)>,
+    ) -> Result<u64> {
         let index = self.part_index(keyspace)?;
         if !self.frames.is_empty() {
             let mut written = 0;
-            for (key, value) in entries {
-                self.upsert(keyspace, key.as_ref(), value.as_ref())?;
+            for (key, value, expires) in entries {
+                let (key, value) = (key.as_ref(), value.as_ref());
+                match expires {
+                    Expires::At(expiry) => self.upsert_expiring(keyspace, key, value, expiry)?,
+                    _ => self.upsert(keyspace, key, value)?,
+                }
                 written += 1;
             }
             return Ok(written);
@@ -65,7 +142,7 @@ impl WriteTxn {
     fn try_ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
         index: usize,
-        entries: impl IntoIterator<Item = (K, V)>,
+        entries: impl Iterator<Item = (K, V, Expires)>,
     ) -> Result<u64> {
         if self.private.is_none() {
             self.turn_private()?;
@@ -83,12 +160,25 @@ impl WriteTxn {
         let run_bytes = (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX);
         let mut run = Run::default();
         let mut written = 0;
-        for (key, value) in entries {
+        for (key, value, expires) in entries {
             let (key, value) = (key.as_ref(), value.as_ref());
             check_key(key)?;
             if self.parts[index].has_subtrees {
                 self.parts[index].check_no_subtree(key)?;
             }
+            let with_moment;
+            let value = match expires {
+                Expires::AsStored => value,
+                Expires::ByDefault | Expires::At(_) => {
+                    check_expiring_value(value)?;
+                    let expires = match expires {
+                        Expires::At(expiry) => expiry.resolve(|| self.now())?,
+                        _ => self.default_expiry(index)?,
+                    };
+                    with_moment = stored(expires, value);
+                    &with_moment
+                }
+            };
             if value.len() <= VALUE_BUFFERED_BYTES_MAX {
                 run.push(key, Kind::Value, value);
             } else {
@@ -123,6 +213,7 @@ impl WriteTxn {
         run.sort();
         let engine = Arc::clone(&self.db.engine);
         let birth = self.birth();
+        let now = self.part_now(&self.parts[index]);
         let private = self.private.as_mut().expect("the transaction is direct");
         if let Some(ops) = &private.ops {
             let bytes = ops.bytes_len() + run.bytes_used();
@@ -139,7 +230,7 @@ impl WriteTxn {
         let mut adopted = Vec::new();
         let mut sink = Sink::new(&engine.pager, birth);
         let mut changes = run.changes(&mut adopted, ops);
-        let root = tree::merge(&mut sink, part.root, &[], &mut changes)?;
+        let root = tree::merge(&mut sink, part.root, &[], &mut changes, now)?;
         let changes = sink.finish()?;
         part.root = root;
         self.note_merged(changes, &mut adopted);

@@ -32,6 +32,7 @@ use crate::{
     buffer::Watermark,
     database::DatabaseCore,
     error::Error,
+    expiry::Moment,
     keyspace::{KeyspaceCore, WriterGuard},
     node::ValuePointer,
     pager::Changes,
@@ -46,7 +47,7 @@ pub(crate) use direct::{DRAIN_POLL, NO_GENERATION};
 pub use extract::Entry;
 pub use nested::NestedTxn;
 pub(crate) use structure::{Committed, Content, NewKeyspace, Structure};
-pub(crate) use write::{check_key, check_value};
+pub(crate) use write::{check_expires, check_key, check_value};
 
 /// Values longer than this are written straight to the data file and not to the buffer and the log.
 pub(crate) const VALUE_BUFFERED_BYTES_MAX: usize = 16 << 10;
@@ -78,6 +79,8 @@ pub struct WriteTxn {
     large_values: Vec<(u32, ValuePointer)>,
     /// Why the transaction was undone before its end. It has no parts and no pin then.
     undone: Option<Box<str>>,
+    /// Its time, for keyspaces whose entries expire.
+    now: Moment,
 }
 
 /// One keyspace of a transaction.
@@ -161,6 +164,7 @@ impl WriteTxn {
             bytes: 0,
             large_values: Vec::new(),
             undone: None,
+            now: Moment::default(),
         };
         let mut stood_aside = false;
         for core in cores {
@@ -418,6 +422,9 @@ impl WriteTxn {
                 part.guard.generation = 0;
             }
             part.core.generation_open.store(0, Ordering::Release);
+            if part.core.expires() {
+                part.core.writer_now.store(0, Ordering::Release);
+            }
         }
         self.parts.clear();
         self.unpin();

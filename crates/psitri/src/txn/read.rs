@@ -2,9 +2,11 @@
 
 use super::{Part, WriteTxn};
 use crate::{
-    Cursor, Keyspace, ReadMode, Result,
+    Cursor, Expiry, Keyspace, ReadMode, Result,
     buffer::{Found, PREFETCH_KEYS_MAX},
+    expiry,
     layers::{CSN_NEWEST, View, read_large},
+    sync::Ordering,
 };
 
 impl WriteTxn {
@@ -35,8 +37,98 @@ impl WriteTxn {
         match buffer.get(key) {
             Found::Absent => self.view_below(part).get(key),
             Found::Deleted => Ok(None),
-            Found::Value(value) => Ok(Some(value)),
-            Found::Large(pointer) => read_large(&self.db.engine.pager, pointer).map(Some),
+            Found::Value(value) if !part.core.expires() => Ok(Some(value)),
+            Found::Value(stored) => self.open(stored),
+            Found::Large(pointer) => {
+                let value = read_large(&self.db.engine.pager, pointer)?;
+                if part.core.expires() {
+                    return self.open(value);
+                }
+                Ok(Some(value))
+            }
+        }
+    }
+
+    /// The value in one as it is stored where entries expire. Not inlined, as the next: other keyspaces pass them by.
+    #[inline(never)]
+    fn open<'v>(&self, stored: &'v [u8]) -> Result<Option<&'v [u8]>> {
+        expiry::open_value(stored, self.now())
+    }
+
+    /// The time that the transaction goes by (`expiry.rs`).
+    #[inline(never)]
+    pub(crate) fn now(&self) -> u64 {
+        self.now.known().unwrap_or_else(|| self.look_at_clock())
+    }
+
+    #[cold]
+    fn look_at_clock(&self) -> u64 {
+        // In this order: (4) of `expiry.rs`.
+        self.tell_merges(1);
+        let now = self.now.get(&self.db.engine.options.clock);
+        self.tell_merges(now);
+        now
+    }
+
+    /// Goes by the time of another reader.
+    pub(crate) fn set_now(&self, now: u64) {
+        self.now.set(now);
+        self.tell_merges(now);
+    }
+
+    fn tell_merges(&self, now: u64) {
+        for part in self.parts.iter().filter(|part| part.core.expires()) {
+            part.core.writer_now.store(now, Ordering::SeqCst);
+        }
+    }
+
+    /// The time that decides what has expired in a part; 0 where nothing does.
+    #[inline]
+    pub(super) fn part_now(&self, part: &Part) -> u64 {
+        if part.core.expires() { self.now() } else { 0 }
+    }
+
+    /// When the entry of `key` expires, with the transaction's own writes: [`Expiry::Never`] or [`Expiry::At`]; `None` if it is absent.
+    /// Entries of a keyspace without expiry never do.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// let ks = db.create_keyspace_with("ks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// assert_eq!(txn.expiry(&ks, b"k")?, Some(Expiry::Never));
+    /// assert_eq!(txn.expiry(&ks, b"absent")?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn expiry(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Expiry>> {
+        let found = self.get_expiring(keyspace, key)?;
+        Ok(found.map(|(expires, _)| Expiry::from_stored(expires)))
+    }
+
+    /// A value, and the moment of its expiry as stored: 0 for never.
+    pub(crate) fn get_expiring<'t>(
+        &'t self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> Result<Option<(u64, &'t [u8])>> {
+        if !keyspace.core.expires() {
+            return Ok(self.get(keyspace, key)?.map(|value| (0, value)));
+        }
+        let Ok(index) = self.part_index(keyspace) else {
+            return self.foreign_view(keyspace)?.get_expiring(key);
+        };
+        let part = &self.parts[index];
+        let buffer = part.guard.buffer.as_ref();
+        match buffer.expect("an open part has a writer").get(key) {
+            Found::Absent => self.view_below(part).get_expiring(key),
+            Found::Deleted => Ok(None),
+            Found::Value(stored) => expiry::open(stored, self.now()),
+            Found::Large(pointer) => {
+                let stored = read_large(&self.db.engine.pager, pointer)?;
+                expiry::open(stored, self.now())
+            }
         }
     }
 
@@ -150,6 +242,7 @@ impl WriteTxn {
             generation_merged: part.generation_merged,
             csn: CSN_NEWEST,
             root: part.root,
+            now: self.part_now(part),
         }
     }
 
@@ -159,6 +252,7 @@ impl WriteTxn {
         let state = self.state();
         let core = &keyspace.core;
         let found = engine.keyspace_state(state, core)?;
+        let now = if core.expires() { self.now() } else { 0 };
         Ok(View::new(
             &engine.pager,
             state,
@@ -166,6 +260,7 @@ impl WriteTxn {
             core.slot,
             self.csn,
             ReadMode::Latest,
+            now,
         ))
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct NewKeyspace {
     pub id: u32,
     pub place: Place,
     pub content: Content,
+    /// As in [`KeyspaceCore`].
+    pub expiry: Option<u64>,
     pub aliases: Aliases,
 }
 
@@ -77,6 +79,10 @@ impl WriteTxn {
     pub(crate) fn put_subtree(&mut self, keyspace: &Keyspace, key: &[u8], id: u32) -> Result<()> {
         let index = self.part_index(keyspace)?;
         super::check_key(key)?;
+        if keyspace.core.expires() {
+            let name = keyspace.core.title();
+            return Err(Error::SubtreeExpires { name });
+        }
         let put_in = keyspace.core.id;
         let pointer = ValuePointer::of_subtree(SubtreeRef { put_in, id }).encode();
         self.put_version(index, key, Kind::Large, &pointer)
@@ -176,7 +182,8 @@ impl WriteTxn {
                     ops.place_subtree(new.id, *parent, key);
                 }
                 engine.pager.shares.refer(root, &mut changes.shares_before);
-                let core = KeyspaceCore::new(new.id, slot, engine.id, new.place.clone());
+                let core =
+                    KeyspaceCore::new(new.id, slot, engine.id, new.place.clone(), new.expiry);
                 keyspaces.created.push(KeyspaceState {
                     core: Arc::new(core),
                     root,
@@ -258,6 +265,8 @@ impl WriteTxn {
                         .retain(|(other, exists)| *exists || other.id != saved.id);
                     tree.saved.insert(saved.name.clone(), saved);
                 }
+                // Nobody saw the number, and numbers have no gaps. Where it may be on the disk the engine is poisoned, and gives none.
+                commits.csn_next = csn;
                 return Err(error);
             }
         } else {
@@ -337,10 +346,12 @@ impl WriteTxn {
             let saved = SavedKeyspace {
                 root: part.root,
                 place: part.core.place(),
+                expiry: part.core.expiry,
                 aliases: aliases.and_then(|keyspace| keyspace.aliases.clone()),
             };
             keyspaces.insert(part.id, saved);
         }
-        Arc::new(SavedSnapshot::new(id, name, csn, keyspaces))
+        let now = self.db.engine.options.clock.now();
+        Arc::new(SavedSnapshot::new(id, name, csn, now, keyspaces))
     }
 }

@@ -1,13 +1,14 @@
 //! The operations of a transaction that change something.
 
-use std::ops::Bound;
+use std::{ops::Bound, time::Duration};
 
 use super::{Part, VALUE_BUFFERED_BYTES_MAX, WriteTxn};
 use crate::{
-    KEY_BYTES_MAX, Keyspace, Result, VALUE_BYTES_MAX,
+    Expiry, KEY_BYTES_MAX, Keyspace, Result, VALUE_BYTES_MAX,
     buffer::{EntryRef, Kind},
     engine::buffer_error,
     error::Error,
+    expiry::{check_expiring_value, stored},
     keyspace::Touched,
     node::ValuePointer,
     pager::{Extent, Sink},
@@ -42,6 +43,16 @@ fn is_subtree(key: &[u8]) -> Error {
     }
 }
 
+/// An error if entries of a keyspace do not expire.
+pub(crate) fn check_expires(keyspace: &Keyspace) -> Result<()> {
+    if !keyspace.core.expires() {
+        return Err(Error::NoExpiry {
+            name: keyspace.core.title(),
+        });
+    }
+    Ok(())
+}
+
 impl WriteTxn {
     /// Sets the value of `key`, present or not.
     ///
@@ -59,10 +70,86 @@ impl WriteTxn {
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         let index = self.part_index(keyspace)?;
         check_key(key)?;
+        if keyspace.core.expires() {
+            let expires = self.default_expiry(index)?;
+            return self.put_expiring(index, key, value, expires);
+        }
+        self.put_value(index, key, value)
+    }
+
+    #[inline]
+    fn put_value(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
         if value.len() > VALUE_BUFFERED_BYTES_MAX {
             return self.put_large(index, key, value);
         }
         self.put(index, key, Kind::Value, value)
+    }
+
+    /// Sets the value of `key`, present or not, until it expires. [`Error::NoExpiry`] in a keyspace whose entries do not.
+    ///
+    /// The other ways to write leave it to the keyspace when an entry expires, and forget what was said of an older value.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// use psitri::{Expiry, KeyspaceOptions};
+    /// use std::time::Duration;
+    /// let locks = db.create_keyspace_with("locks", KeyspaceOptions::new().entries_expire())?;
+    /// let mut txn = db.begin(&[&locks])?;
+    /// txn.upsert_expiring(&locks, b"leader", b"node 1", Expiry::After(Duration::from_secs(10)))?;
+    /// assert!(txn.get(&locks, b"leader")?.is_some());
+    /// txn.upsert_expiring(&locks, b"leader", b"node 2", Expiry::After(Duration::ZERO))?;
+    /// assert_eq!(txn.get(&locks, b"leader")?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn upsert_expiring(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+    ) -> Result<()> {
+        let index = self.part_index(keyspace)?;
+        check_key(key)?;
+        check_expires(keyspace)?;
+        let expires = expiry.resolve(|| self.now())?;
+        self.put_expiring(index, key, value, expires)
+    }
+
+    /// As stored: when an entry expires that does not say itself.
+    pub(super) fn default_expiry(&self, index: usize) -> Result<u64> {
+        match self.parts[index].core.expiry {
+            None | Some(0) => Ok(0),
+            Some(after) => Expiry::After(Duration::from_millis(after)).resolve(|| self.now()),
+        }
+    }
+
+    /// Sets the value of `key` where entries expire.
+    pub(super) fn put_expiring(
+        &mut self,
+        index: usize,
+        key: &[u8],
+        value: &[u8],
+        expires: u64,
+    ) -> Result<()> {
+        check_expiring_value(value)?;
+        self.put_value(index, key, &stored(expires, value))
+    }
+
+    /// As [`WriteTxn::upsert`], or with the moment of expiry as stored where entries expire.
+    pub(crate) fn upsert_until(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expires: u64,
+    ) -> Result<()> {
+        if !keyspace.core.expires() {
+            return self.upsert(keyspace, key, value);
+        }
+        let index = self.part_index(keyspace)?;
+        check_key(key)?;
+        self.put_expiring(index, key, value, expires)
     }
 
     /// Adds `key`; [`Error::KeyExists`] if it is present.

@@ -18,6 +18,8 @@ pub const POINTER_BYTES: usize = 24;
 const KIND_MASK: u8 = 0x0f;
 /// `DeleteRange`: there is an upper bound.
 const FLAG_HAS_HIGH: u8 = 0x40;
+/// `CreateKeyspace`: its entries expire.
+const FLAG_EXPIRY: u8 = 0x40;
 /// The keyspace is that of the operation before.
 const FLAG_SAME_KEYSPACE: u8 = 0x80;
 
@@ -54,8 +56,12 @@ pub enum Op<'a> {
         lo: &'a [u8],
         hi: Option<&'a [u8]>,
     },
-    /// Names a new keyspace.
-    CreateKeyspace { id: u32, name: &'a [u8] },
+    /// Names a new keyspace. With `expiry` its entries expire, after so many milliseconds if they do not say themselves; 0 is never.
+    CreateKeyspace {
+        id: u32,
+        expiry: Option<u64>,
+        name: &'a [u8],
+    },
     /// Removes a keyspace and its keys.
     DropKeyspace { id: u32 },
     /// Gives a keyspace another name.
@@ -187,8 +193,12 @@ impl OpsBuilder {
     }
 
     /// Adds [`Op::CreateKeyspace`].
-    pub fn create_keyspace(&mut self, id: u32, name: &[u8]) {
-        self.begin_on_keyspace(CREATE_KEYSPACE, id);
+    pub fn create_keyspace(&mut self, id: u32, expiry: Option<u64>, name: &[u8]) {
+        let flag = if expiry.is_some() { FLAG_EXPIRY } else { 0 };
+        self.begin_on_keyspace(CREATE_KEYSPACE | flag, id);
+        if let Some(after) = expiry {
+            self.bytes.extend_from_slice(&after.to_le_bytes());
+        }
         self.field(name);
     }
 
@@ -232,7 +242,7 @@ impl OpsBuilder {
             } => self.put_large(keyspace, key, &pointer),
             Op::Delete { keyspace, key } => self.delete(keyspace, key),
             Op::DeleteRange { keyspace, lo, hi } => self.delete_range(keyspace, lo, hi),
-            Op::CreateKeyspace { id, name } => self.create_keyspace(id, name),
+            Op::CreateKeyspace { id, expiry, name } => self.create_keyspace(id, expiry, name),
             Op::DropKeyspace { id } => self.drop_keyspace(id),
             Op::RenameKeyspace { id, name } => self.rename_keyspace(id, name),
             Op::PlaceSubtree { id, parent, key } => self.place_subtree(id, parent, key),
@@ -358,6 +368,11 @@ impl<'a> OpsIter<'a> {
         self.bytes(usize::try_from(len).map_err(|_| self.error("number out of range"))?)
     }
 
+    fn word(&mut self) -> Result<u64, OpsError> {
+        let bytes = self.bytes(8)?.try_into().expect("8 bytes were asked for");
+        Ok(u64::from_le_bytes(bytes))
+    }
+
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], OpsError> {
         let end = self
             .at
@@ -375,6 +390,7 @@ impl<'a> OpsIter<'a> {
         let allowed = match kind {
             PUT | PUT_LARGE | DELETE => FLAG_SAME_KEYSPACE,
             DELETE_RANGE => FLAG_SAME_KEYSPACE | FLAG_HAS_HIGH,
+            CREATE_KEYSPACE => FLAG_EXPIRY,
             _ => 0,
         };
         if tag & !KIND_MASK & !allowed != 0 {
@@ -390,6 +406,10 @@ impl<'a> OpsIter<'a> {
                 },
                 CREATE_KEYSPACE => Op::CreateKeyspace {
                     id,
+                    expiry: match tag & FLAG_EXPIRY {
+                        0 => None,
+                        _ => Some(self.word()?),
+                    },
                     name: self.field(KEY_BYTES_MAX)?,
                 },
                 DROP_KEYSPACE => Op::DropKeyspace { id },

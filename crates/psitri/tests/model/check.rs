@@ -1,8 +1,11 @@
 //! One keyspace, as some reader sees it, against what the oracle says.
 
-use std::ops::{Bound, ControlFlow};
+use std::{
+    ops::{Bound, ControlFlow},
+    time::{Duration, UNIX_EPOCH},
+};
 
-use psitri::{Cursor, Keyspace, Result, Snapshot, WriteTxn};
+use psitri::{Cursor, Expiry, Keyspace, Result, Snapshot, WriteTxn};
 
 use super::{
     common::Random,
@@ -13,6 +16,7 @@ use super::{
 /// What snapshots and transactions have in common.
 pub trait Reader {
     fn value(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&[u8]>>;
+    fn moment(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Expiry>>;
     fn open(&self, keyspace: &Keyspace) -> Result<Cursor<'_>>;
     fn number(&self, keyspace: &Keyspace, range: Range<'_>) -> Result<u64>;
     /// Rank and nth key, where the reader has them.
@@ -25,6 +29,9 @@ pub type Range<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
 impl Reader for Snapshot {
     fn value(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&[u8]>> {
         self.get(keyspace, key)
+    }
+    fn moment(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Expiry>> {
+        self.expiry(keyspace, key)
     }
     fn open(&self, keyspace: &Keyspace) -> Result<Cursor<'_>> {
         self.cursor(keyspace)
@@ -43,6 +50,9 @@ impl Reader for Snapshot {
 impl Reader for WriteTxn {
     fn value(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&[u8]>> {
         self.get(keyspace, key)
+    }
+    fn moment(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Expiry>> {
+        self.expiry(keyspace, key)
     }
     fn open(&self, keyspace: &Keyspace) -> Result<Cursor<'_>> {
         self.cursor(keyspace)
@@ -107,6 +117,12 @@ pub fn all<R: Reader>(reader: &R, keyspace: &Keyspace, expected: &Entries) {
     for (key, value) in expected {
         let found = reader.value(keyspace, key).unwrap();
         assert!(found == Some(&value.bytes()[..]), "get of {}", short(key));
+        let wanted = match value.expires {
+            0 => Expiry::Never,
+            at => Expiry::At(UNIX_EPOCH + Duration::from_millis(at)),
+        };
+        let found = reader.moment(keyspace, key).unwrap();
+        assert_eq!(found, Some(wanted), "expiry of {}", short(key));
     }
     let everything = (Bound::Unbounded, Bound::Unbounded);
     let number = reader.number(keyspace, everything).unwrap();

@@ -102,5 +102,6 @@ pub fn value(random: &mut Random) -> Value {
     Value {
         tag: random.next(),
         len,
+        expires: 0,
     }
 }

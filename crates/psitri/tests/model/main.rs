@@ -1,7 +1,7 @@
 //! Story: random transactions (buffered, direct, spilling, nested, aborted, held open beside others), optimistic ones that run beside all
 //! of these and commit if nothing that they depend on has changed, write batches, range
 //! deletes, swaps and pops, backups that are restored, snapshots, merges, checkpoints, keyspaces that come and go, closed databases and killed processes, on keys and
-//! values that are hard on the codecs. A map of versions beside the database says at every moment what must be there: in
+//! values that are hard on the codecs, some of which expire by a clock that moves on between operations. A map of versions beside the database says at every moment what must be there: in
 //! the newest state, for every old snapshot, for readers of the merged layers, and after every reopening. In the end
 //! everything is removed, and no space may be left behind.
 //!

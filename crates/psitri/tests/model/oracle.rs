@@ -14,9 +14,15 @@ pub type Overlay = BTreeMap<Key, Option<Value>>;
 pub struct Value {
     pub tag: u64,
     pub len: usize,
+    /// In milliseconds of the model's clock; 0 for never.
+    pub expires: u64,
 }
 
 impl Value {
+    pub fn is_live(&self, time: u64) -> bool {
+        self.expires == 0 || self.expires > time
+    }
+
     pub fn bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len + 8);
         let mut word = self.tag;
@@ -52,6 +58,8 @@ pub struct Table {
     pub digests: Vec<(u64, u64)>,
     pub born: u64,
     pub name: String,
+    /// `Some` if entries expire: after so many milliseconds, if they do not say themselves; 0 if they stay.
+    pub expiry: Option<u64>,
     pub dropped: bool,
     /// Step of the drop.
     pub died: u64,
@@ -61,13 +69,14 @@ pub struct Table {
 }
 
 impl Table {
-    fn new(name: &str, born: u64) -> Table {
+    fn new(name: &str, expiry: Option<u64>, born: u64) -> Table {
         Table {
             versions: BTreeMap::new(),
             now: BTreeMap::new(),
             digests: vec![(born, 0)],
             born,
             name: name.to_owned(),
+            expiry,
             dropped: false,
             died: u64::MAX,
             seen_trie: 0,
@@ -98,14 +107,23 @@ impl Table {
         self.digests.push((step, sum));
     }
 
-    /// Content after commit `step`.
-    pub fn at(&self, step: u64) -> Entries {
+    /// When an entry written at `time` expires if it does not say itself.
+    pub fn expires_by_default(&self, time: u64) -> u64 {
+        match self.expiry {
+            None | Some(0) => 0,
+            Some(after) => time + after,
+        }
+    }
+
+    /// Content after commit `step` for a reader who looked at the clock at `time`.
+    pub fn at(&self, step: u64, time: u64) -> Entries {
         self.versions
             .iter()
             .filter_map(|(key, versions)| {
                 let seen = versions.partition_point(|&(at, _)| at <= step);
                 Some((key.clone(), versions[..seen].last()?.1?))
             })
+            .filter(|(_, value)| value.is_live(time))
             .collect()
     }
 
@@ -130,12 +148,13 @@ impl Table {
         (self.born..self.died).contains(&step)
     }
 
-    pub fn entries(&self) -> Entries {
-        self.now.iter().map(|(k, v)| (k.clone(), *v)).collect()
+    pub fn entries(&self, time: u64) -> Entries {
+        let live = self.now.iter().filter(|(_, value)| value.is_live(time));
+        live.map(|(k, v)| (k.clone(), *v)).collect()
     }
 
     /// Content with the changes of an open transaction on top.
-    pub fn with(&self, overlay: &Overlay) -> Entries {
+    pub fn with(&self, overlay: &Overlay, time: u64) -> Entries {
         let mut content = self.now.clone();
         for (key, value) in overlay {
             match value {
@@ -143,14 +162,16 @@ impl Table {
                 None => content.remove(key),
             };
         }
-        content.into_iter().collect()
+        let all = content.into_iter();
+        all.filter(|(_, value)| value.is_live(time)).collect()
     }
 
-    pub fn get(&self, overlay: &Overlay, key: &[u8]) -> Option<Value> {
-        match overlay.get(key) {
+    pub fn get(&self, overlay: &Overlay, key: &[u8], time: u64) -> Option<Value> {
+        let found = match overlay.get(key) {
             Some(value) => *value,
             None => self.now.get(key).copied(),
-        }
+        };
+        found.filter(|value| value.is_live(time))
     }
 
     /// Removes a range in an overlay.
@@ -182,9 +203,9 @@ impl Oracle {
             .find(|&table| self.tables[table].name == name)
     }
 
-    pub fn create(&mut self, name: &str) -> usize {
+    pub fn create(&mut self, name: &str, expiry: Option<u64>) -> usize {
         self.step += 1;
-        self.tables.push(Table::new(name, self.step));
+        self.tables.push(Table::new(name, expiry, self.step));
         self.tables.len() - 1
     }
 

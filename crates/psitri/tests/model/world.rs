@@ -2,19 +2,22 @@
 
 use std::collections::HashMap;
 use std::ops::Bound;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use std::time::{Duration, UNIX_EPOCH};
 
 use psitri::{
-    Database, Durability, Error, Keyspace, Options, ReadMode, Snapshot, WriteBatch, WriteTxn,
-    storage::sim::SimStorage,
+    Database, Durability, Error, Expiry, Keyspace, KeyspaceOptions, Options, ReadMode, Snapshot,
+    WriteBatch, WriteTxn, storage::sim::SimStorage,
 };
 
 use super::{
     check,
     common::Random,
     keys::{self, Keys},
-    oracle::{Entries, Key, Oracle, Overlay},
+    oracle::{Entries, Key, Oracle, Overlay, Value, digest},
 };
 
 mod backup;
@@ -30,6 +33,8 @@ enum Place {
 struct Open {
     txn: WriteTxn,
     changes: HashMap<usize, Overlay>,
+    /// When it looked at the clock.
+    time: u64,
 }
 
 pub struct World {
@@ -37,7 +42,10 @@ pub struct World {
     db: Option<Database>,
     oracle: Oracle,
     handles: Vec<Option<Keyspace>>,
-    snapshots: Vec<(Snapshot, u64)>,
+    /// With the newest commit in it, and the time at which it looked at the clock.
+    snapshots: Vec<(Snapshot, u64, u64)>,
+    /// In milliseconds.
+    clock: Arc<AtomicU64>,
     open: Option<Open>,
     tentative: Vec<optimistic::Tentative>,
     chain: Option<backup::Chain>,
@@ -64,6 +72,7 @@ impl World {
             oracle: Oracle::default(),
             handles: Vec::new(),
             snapshots: Vec::new(),
+            clock: Arc::new(AtomicU64::new(1_000_000)),
             open: None,
             tentative: Vec::new(),
             chain: None,
@@ -73,10 +82,14 @@ impl World {
             done: 0,
         };
         world.start();
-        for _ in 0..3 {
-            world.create();
+        for number in 0..3 {
+            world.create(number == 0);
         }
         world
+    }
+
+    fn time(&self) -> u64 {
+        self.clock.load(Ordering::SeqCst)
     }
 
     fn db(&self) -> &Database {
@@ -87,9 +100,17 @@ impl World {
         self.handles[table].clone().unwrap()
     }
 
+    /// Options with the model's clock.
+    fn by_the_clock(&self) -> Options {
+        let clock = Arc::clone(&self.clock);
+        let now = move || UNIX_EPOCH + Duration::from_millis(clock.load(Ordering::SeqCst));
+        Options::new().clock(now)
+    }
+
     fn start(&mut self) {
+        let options = self.by_the_clock();
         let random = &mut self.random;
-        let options = Options::new()
+        let options = options
             .buffer_bytes(*random.pick(&[256 << 10, 256 << 10, 1 << 20]))
             .frozen_buffers(random.between(1, 3))
             .merge_threads(random.between(1, 2))
@@ -110,12 +131,20 @@ impl World {
             .collect();
         names.sort();
         assert_eq!(db.keyspaces(), names);
+        for (table, handle) in self.oracle.tables.iter().zip(&self.handles) {
+            let options = handle.as_ref().map(Keyspace::options);
+            assert!(options.is_none_or(|options| options == options_of(table.expiry)));
+        }
         self.db = Some(db);
     }
 
     /// One random operation.
     pub fn step(&mut self) {
         self.done += 1;
+        if self.random.percent(30) {
+            let millis = self.random.between(1, 15) as u64;
+            self.clock.fetch_add(millis, Ordering::SeqCst);
+        }
         match self.random.below(100) {
             0..38 => self.transact(),
             38..45 => self.batch(),
@@ -129,7 +158,10 @@ impl World {
             82..84 => self.drop_snapshot(),
             84..91 => self.go_on_with_open(),
             91..95 => self.checkpoint(),
-            95 => self.create(),
+            95 => {
+                let expires = self.random.percent(30);
+                self.create(expires);
+            }
             96 => self.rename(),
             97 => self.drop_one(),
             98 => std::thread::sleep(Duration::from_millis(15)),
@@ -170,8 +202,14 @@ impl World {
         } else {
             self.db().begin(&handles)
         };
+        let txn = txn.unwrap();
+        for handle in handles {
+            // It looks at the clock now, for all its life.
+            txn.expiry(handle, b"").unwrap();
+        }
         Some(Open {
-            txn: txn.unwrap(),
+            txn,
+            time: self.time(),
             changes: tables.iter().map(|&t| (t, Overlay::new())).collect(),
         })
     }
@@ -192,12 +230,12 @@ impl World {
             1..5 => self.random.between(50, 300),
             _ => self.random.between(1, 30),
         };
-        let Open { txn, changes } = open;
-        self.body(txn, changes, operations, 0);
+        let Open { txn, changes, time } = open;
+        self.body(txn, changes, *time, operations, 0);
     }
 
     fn end(&mut self, open: Open) {
-        let Open { txn, changes } = open;
+        let Open { txn, changes, .. } = open;
         match self.random.below(10) {
             0 => txn.abort(),
             1 => drop(txn),
@@ -228,6 +266,7 @@ impl World {
         &mut self,
         txn: &mut WriteTxn,
         changes: &mut HashMap<usize, Overlay>,
+        time: u64,
         operations: usize,
         depth: usize,
     ) {
@@ -243,9 +282,16 @@ impl World {
             match choice {
                 0..820 => {
                     let key = self.keys.draw(random);
-                    let before = model.get(overlay, &key);
-                    let value = keys::value(random);
+                    let before = model.get(overlay, &key, time);
+                    let mut value = keys::value(random);
+                    value.expires = model.expires_by_default(time);
                     match choice {
+                        0..220 if model.expiry.is_some() => {
+                            let expiry = some_expiry(&mut value, time, random);
+                            let bytes = value.bytes();
+                            txn.upsert_expiring(keyspace, &key, &bytes, expiry).unwrap();
+                            overlay.insert(key, Some(value));
+                        }
                         0..440 => {
                             txn.upsert(keyspace, &key, &value.bytes()).unwrap();
                             overlay.insert(key, Some(value));
@@ -277,13 +323,20 @@ impl World {
                     // Several of one key too, and none at all.
                     let mut entries = Vec::new();
                     for _ in 0..random.below(30) * random.below(30) {
-                        let (key, value) = (self.keys.draw(random), keys::value(random));
+                        let (key, mut value) = (self.keys.draw(random), keys::value(random));
+                        let mut expiry = Expiry::Never;
+                        if model.expiry.is_some() {
+                            expiry = some_expiry(&mut value, time, random);
+                        }
                         overlay.insert(key.clone(), Some(value));
-                        entries.push((key, value.bytes()));
+                        entries.push((key, value.bytes(), expiry));
                     }
-                    let written = txn
-                        .ingest(keyspace, entries.iter().map(|(k, v)| (k, v)))
-                        .unwrap();
+                    let all = entries.iter();
+                    let written = match model.expiry {
+                        None => txn.ingest(keyspace, all.map(|(k, v, _)| (k, v))),
+                        Some(_) => txn.ingest_expiring(keyspace, all.map(|(k, v, e)| (k, v, *e))),
+                    };
+                    let written = written.unwrap();
                     assert_eq!(written, entries.len() as u64);
                 }
                 824..850 => {
@@ -292,23 +345,25 @@ impl World {
                     model.remove_range(overlay, &lo, hi.as_deref());
                 }
                 850..856 if operations < 100 => {
-                    let expected = model.with(overlay);
-                    read_and_write(txn, keyspace, &expected, overlay, &self.keys, random);
+                    let expected = model.with(overlay, time);
+                    let expires = model.expires_by_default(time);
+                    let keys = &self.keys;
+                    read_and_write(txn, keyspace, &expected, overlay, expires, keys, random);
                 }
                 850..930 => {
                     let key = self.keys.near(random);
-                    let wanted = model.get(overlay, &key).map(|value| value.bytes());
+                    let wanted = model.get(overlay, &key, time).map(|value| value.bytes());
                     assert!(txn.get(keyspace, &key).unwrap() == wanted.as_deref());
                 }
                 930..950 if operations < 100 => {
-                    let expected = model.with(overlay);
+                    let expected = model.with(overlay, time);
                     check::some(txn, keyspace, &expected, &self.keys, random);
                 }
                 950..1000 if depth < DEPTH_MAX => {
                     let before = changes.clone();
                     let operations = random.between(1, 12);
                     let mut nested = txn.nested();
-                    self.body(&mut nested, changes, operations, depth + 1);
+                    self.body(&mut nested, changes, time, operations, depth + 1);
                     match self.random.below(5) {
                         0 => nested.abort(),
                         1 => drop(nested),
@@ -324,7 +379,7 @@ impl World {
         }
         if operations < 100 && self.random.percent(10) {
             for &table in &tables {
-                let expected = self.oracle.tables[table].with(&changes[&table]);
+                let expected = self.oracle.tables[table].with(&changes[&table], time);
                 check::all(txn, &self.handle(table), &expected);
             }
         }
@@ -337,6 +392,7 @@ impl World {
         }
         let mut changes: HashMap<usize, Overlay> = HashMap::new();
         let mut batch = WriteBatch::new();
+        let time = self.time();
         for _ in 0..self.random.below(40) {
             let table = *self.random.pick(&tables);
             let keyspace = self.handle(table);
@@ -354,8 +410,15 @@ impl World {
                     overlay.insert(key, None);
                 }
                 _ => {
-                    let value = keys::value(random);
-                    batch.upsert(&keyspace, &key, &value.bytes());
+                    let mut value = keys::value(random);
+                    let model = &self.oracle.tables[table];
+                    if model.expiry.is_some() && random.percent(50) {
+                        let expiry = some_expiry(&mut value, time, random);
+                        batch.upsert_expiring(&keyspace, &key, &value.bytes(), expiry);
+                    } else {
+                        value.expires = model.expires_by_default(time);
+                        batch.upsert(&keyspace, &key, &value.bytes());
+                    }
                     overlay.insert(key, Some(value));
                 }
             }
@@ -374,7 +437,7 @@ impl World {
             return;
         };
         let snapshot = self.db().snapshot();
-        let expected = self.oracle.tables[table].entries();
+        let expected = self.oracle.tables[table].entries(self.time());
         let keyspace = self.handle(table);
         check::many(
             &snapshot,
@@ -401,6 +464,10 @@ impl World {
         let Some(table) = self.some_live_table() else {
             return;
         };
+        if self.oracle.tables[table].expiry.is_some() {
+            // Its content changes without a commit, so that it has no digest.
+            return;
+        }
         let keyspace = self.handle(table);
         for mode in [ReadMode::Trie, ReadMode::Buffered] {
             let snapshot = self.db().snapshot_with(mode);
@@ -420,7 +487,7 @@ impl World {
                 ReadMode::Trie => model.seen_trie = found,
                 _ => model.seen_buffered = found,
             }
-            let expected = model.at(model.digests[found].0);
+            let expected = model.at(model.digests[found].0, 0);
             check::some(
                 &snapshot,
                 &keyspace,
@@ -434,7 +501,11 @@ impl World {
     fn take_snapshot(&mut self) {
         if self.snapshots.len() < 8 {
             let snapshot = self.db().snapshot();
-            self.snapshots.push((snapshot, self.oracle.step));
+            for table in self.oracle.live() {
+                // It looks at the clock now, for all its life.
+                snapshot.expiry(&self.handle(table), b"").unwrap();
+            }
+            (self.snapshots).push((snapshot, self.oracle.step, self.time()));
         }
     }
 
@@ -442,7 +513,7 @@ impl World {
         if self.snapshots.is_empty() {
             return;
         }
-        let (snapshot, step) = &self.snapshots[self.random.below(self.snapshots.len())];
+        let (snapshot, step, time) = &self.snapshots[self.random.below(self.snapshots.len())];
         let table = self.random.below(self.oracle.tables.len());
         let Some(keyspace) = &self.handles[table] else {
             return;
@@ -453,7 +524,7 @@ impl World {
             assert!(matches!(gone, Err(Error::KeyspaceGone { .. })), "{gone:?}");
             return;
         }
-        let expected = model.at(*step);
+        let expected = model.at(*step, *time);
         if self.random.percent(30) {
             check::all(snapshot, keyspace, &expected);
         } else {
@@ -464,7 +535,7 @@ impl World {
     fn drop_snapshot(&mut self) {
         if !self.snapshots.is_empty() {
             let at = self.random.below(self.snapshots.len());
-            let (snapshot, _) = self.snapshots.swap_remove(at);
+            let (snapshot, ..) = self.snapshots.swap_remove(at);
             if self.random.percent(50) {
                 std::thread::spawn(move || drop(snapshot)).join().unwrap();
             }
@@ -481,8 +552,14 @@ impl World {
         let report = self.db().verify().unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
         for table in self.free_tables() {
-            let expected = self.oracle.tables[table].entries();
+            let expected = self.oracle.tables[table].entries(self.time());
             let keyspace = self.handle(table);
+            if self.oracle.tables[table].expiry.is_some() && self.random.percent(30) {
+                self.db().drop_expired(&keyspace).unwrap();
+                let stats = self.db().stats().unwrap();
+                let held = (stats.keyspaces.iter()).find(|k| k.name == keyspace.name());
+                assert_eq!(held.unwrap().keys_merged, expected.len() as u64);
+            }
             for mode in [ReadMode::Latest, ReadMode::Buffered, ReadMode::Trie] {
                 let snapshot = self.db().snapshot_with(mode);
                 if self.random.percent(20) {
@@ -497,7 +574,9 @@ impl World {
                     );
                     let (digest, wanted) = (
                         check::digest_of(&snapshot, &keyspace),
-                        self.oracle.tables[table].digests.last().unwrap().1,
+                        expected.iter().fold(0u64, |sum, (key, value)| {
+                            sum.wrapping_add(digest(key, &value.bytes()))
+                        }),
                     );
                     assert_eq!(digest, wanted, "{mode} after a checkpoint");
                 }
@@ -513,7 +592,7 @@ impl World {
         format!("keyspace {}", self.names)
     }
 
-    fn create(&mut self) {
+    fn create(&mut self, expires: bool) {
         if self.oracle.live().len() >= 6 {
             return;
         }
@@ -524,8 +603,10 @@ impl World {
             }
             _ => self.new_name(),
         };
-        let keyspace = self.db().create_keyspace(&name).unwrap();
-        self.oracle.create(&name);
+        let expiry = expires.then(|| *self.random.pick(&[0, 40]));
+        let created = (self.db()).create_keyspace_with(&name, options_of(expiry));
+        let keyspace = created.unwrap();
+        self.oracle.create(&name, expiry);
         self.handles.push(Some(keyspace));
     }
 
@@ -590,7 +671,7 @@ impl World {
         self.start();
         let db = self.db.clone().unwrap();
         for table in self.oracle.live() {
-            let expected = self.oracle.tables[table].entries();
+            let expected = self.oracle.tables[table].entries(self.time());
             check::all(&db.snapshot(), &self.handle(table), &expected);
             let model = &mut self.oracle.tables[table];
             (model.seen_trie, model.seen_buffered) = (0, 0);
@@ -606,11 +687,11 @@ impl World {
             self.end(open);
         }
         self.checkpoint();
-        while let Some((snapshot, step)) = self.snapshots.pop() {
+        while let Some((snapshot, step, time)) = self.snapshots.pop() {
             for table in 0..self.oracle.tables.len() {
                 let model = &self.oracle.tables[table];
                 if let (Some(keyspace), true) = (&self.handles[table], model.exists_at(step)) {
-                    check::all(&snapshot, keyspace, &model.at(step));
+                    check::all(&snapshot, keyspace, &model.at(step, time));
                 }
             }
         }
@@ -648,6 +729,7 @@ fn read_and_write(
     keyspace: &Keyspace,
     expected: &Entries,
     overlay: &mut Overlay,
+    expires: u64,
     keys: &Keys,
     random: &mut Random,
 ) {
@@ -661,7 +743,10 @@ fn read_and_write(
             } else {
                 random.percent(50).then(|| b"a guess".to_vec())
             };
-            let new = random.percent(70).then(|| keys::value(random));
+            let new = random.percent(70).then(|| Value {
+                expires,
+                ..keys::value(random)
+            });
             let bytes = new.map(|value| value.bytes());
             let swapped = txn.compare_and_swap(keyspace, &key, guess.as_deref(), bytes.as_deref());
             assert_eq!(swapped.unwrap(), guess == before, "compare and swap");
@@ -715,6 +800,27 @@ fn read_and_write(
             overlay.extend(gone.into_iter().map(|(key, _)| (key.clone(), None)));
         }
     }
+}
+
+fn options_of(expiry: Option<u64>) -> KeyspaceOptions {
+    match expiry {
+        None => KeyspaceOptions::new(),
+        Some(0) => KeyspaceOptions::new().entries_expire(),
+        Some(after) => KeyspaceOptions::new().expire_after(Duration::from_millis(after)),
+    }
+}
+
+/// Lets a value expire: soon, mostly.
+fn some_expiry(value: &mut Value, time: u64, random: &mut Random) -> Expiry {
+    let millis = random.below(60) as u64;
+    let moment = UNIX_EPOCH + Duration::from_millis(time + millis);
+    let (expires, expiry) = match random.below(4) {
+        0 => (0, Expiry::Never),
+        1 => (time + millis, Expiry::At(moment)),
+        _ => (time + millis, Expiry::After(Duration::from_millis(millis))),
+    };
+    value.expires = expires;
+    expiry
 }
 
 fn some_range(keys: &Keys, random: &mut Random) -> (Key, Option<Key>) {

@@ -34,13 +34,13 @@ impl World {
         chain.paths.push(path);
         let place = chain.directory.path().join("restored");
         Database::restore(&chain.paths, &place).unwrap();
-        let restored = Database::open(&place).unwrap();
+        let restored = self.by_the_clock().open(&place).unwrap();
         let live = self.oracle.live();
         assert_eq!(restored.keyspaces().len(), live.len());
         for table in live {
             let model = &self.oracle.tables[table];
             let keyspace = restored.open_keyspace(&model.name).unwrap();
-            check::all(&restored.snapshot(), &keyspace, &model.entries());
+            check::all(&restored.snapshot(), &keyspace, &model.entries(self.time()));
         }
         restored.close().unwrap();
         std::fs::remove_dir_all(&place).unwrap();

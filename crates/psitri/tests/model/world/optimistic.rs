@@ -61,7 +61,11 @@ impl World {
     }
 
     fn do_something(&mut self, tentative: &mut Tentative) {
-        let known = |table: &usize| self.oracle.tables[*table].exists_at(tentative.step);
+        // Entries that expire change without a commit.
+        let known = |table: &usize| {
+            let table = &self.oracle.tables[*table];
+            table.expiry.is_none() && table.exists_at(tentative.step)
+        };
         let tables: Vec<usize> = self.oracle.live().into_iter().filter(known).collect();
         if tables.is_empty() {
             return;
@@ -84,7 +88,7 @@ impl World {
             3 => {
                 let (lo, hi) = some_range(&self.keys, &mut self.random);
                 let inside = |key: &[u8]| key >= &lo[..] && hi.as_deref().is_none_or(|hi| key < hi);
-                let mut content: Overlay = (model.at(tentative.step).into_iter())
+                let mut content: Overlay = (model.at(tentative.step, 0).into_iter())
                     .map(|(key, value)| (key, Some(value)))
                     .collect();
                 content.extend(overlay.iter().map(|(key, change)| (key.clone(), *change)));
