@@ -6,7 +6,10 @@
 use ::metrics::{Label, SharedString, Unit, counter, describe_counter, describe_gauge};
 use ::metrics::{describe_histogram, gauge, histogram};
 
-use crate::{Event, Stats, sync::Arc};
+use crate::{
+    Event, Stats,
+    sync::{Arc, Mutex},
+};
 
 /// What becomes of a figure of [`Stats`].
 #[derive(Clone, Copy)]
@@ -162,9 +165,11 @@ const MERGE: &str = "psitri_merge_seconds";
 const STALL: &str = "psitri_stall_seconds";
 
 /// The metrics of one database.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Metrics {
     database: Arc<str>,
+    /// What the counters were last raised to. A recorder may have counted for an earlier opening already.
+    pushed: Mutex<[u64; FIGURES.len()]>,
 }
 
 impl Metrics {
@@ -185,6 +190,7 @@ impl Metrics {
         );
         Metrics {
             database: database.into(),
+            pushed: Mutex::new([0; FIGURES.len()]),
         }
     }
 
@@ -195,11 +201,15 @@ impl Metrics {
 
     pub fn push(&self, stats: &Stats) {
         let values = stats.figures();
-        for &(figure, name, kind, _) in FIGURES {
+        let mut pushed = self.pushed.lock();
+        for (&(figure, name, kind, _), pushed) in FIGURES.iter().zip(pushed.iter_mut()) {
             let value = values.iter().find(|(found, _)| *found == figure);
             let &(_, value) = value.expect("the table names figures of Stats");
             match kind {
-                Kind::Counter(_) => counter!(name, self.labels()).absolute(value),
+                Kind::Counter(_) => {
+                    let before = std::mem::replace(pushed, value);
+                    counter!(name, self.labels()).increment(value.saturating_sub(before));
+                }
                 Kind::Gauge(_, factor) => gauge!(name, self.labels()).set(value as f64 * factor),
             }
         }

@@ -173,7 +173,10 @@ impl StatsRecord {
             put(BODY_AT + index * 8, &value.to_le_bytes());
         }
         if let Some(failure) = &stats.failure {
-            let end = failure.floor_char_boundary(CRC_AT - FAILURE_AT);
+            let mut end = failure.len().min(CRC_AT - FAILURE_AT);
+            while !failure.is_char_boundary(end) {
+                end -= 1;
+            }
             put(FAILURE_LEN_AT, &(end as u32).to_le_bytes());
             put(FAILURE_AT, &failure.as_bytes()[..end]);
         }

@@ -155,7 +155,7 @@ fn damage_files(damage: Damage, is_log: bool) {
     let (killed, damaged) = (dir.path().join("killed"), dir.path().join("damaged"));
     let names: Vec<String> = files(&killed)
         .into_keys()
-        .filter(|name| name != "lock" && (*name != "data") == is_log)
+        .filter(|name| name.starts_with(if is_log { "log-" } else { "data" }))
         .collect();
     let mut random = Random(seed);
     let (mut reported, mut shortened) = (0, 0);

@@ -145,6 +145,11 @@ fn everything_that_is_promised_arrives() {
     assert_eq!(number("psitri_commits_total"), f64::from(n) + 1.0);
     assert_eq!(number("psitri_merged_entries_total"), f64::from(n));
     assert_eq!(number("psitri_pins"), 0.0);
+    // Counters go on where the database is opened again.
+    let db = options().open(&path).unwrap();
+    db.keyspace("another").unwrap();
+    db.close().unwrap();
+    assert_eq!(number("psitri_commits_total"), f64::from(n) + 2.0);
     for metric in [
         "psitri_merges_total",
         "psitri_merged_bytes_total",
