@@ -120,8 +120,9 @@ impl Engine {
     }
 
     /// Publishes the roots of a transaction that is not in the log, durable before anybody sees them. The caller holds
-    /// `checkpointing` too. On an error nothing is published, and what the transaction wrote is given back. If the superblock may be on the
-    /// disk all the same, the transaction may be there after the next opening: the engine is poisoned, as after a failed flush.
+    /// `checkpointing` too. On an error nothing is published, and what the transaction wrote is given back. A superblock that may be on the
+    /// disk all the same is taken back. If that fails too, the transaction may be there after the next opening: the engine is poisoned, as after
+    /// a failed flush.
     pub fn publish_roots_durably(
         &self,
         tree: &mut MutexGuard<'_, TreeState>,
@@ -159,8 +160,13 @@ impl Engine {
         let prepared = match result {
             Ok(prepared) => prepared,
             Err(error) => {
-                if self.pager.is_doubtful(version) {
-                    self.poison(&error);
+                if self.pager.is_doubtful(version)
+                    && !self.is_poisoned()
+                    && let Err(doubt) = self
+                        .pager
+                        .take_back_superblock(tree.checkpoint_generation + 1)
+                {
+                    self.poison(&doubt);
                 }
                 self.pager.unpublish(version, &changes);
                 // The superblock may be on disk for all we know: no other tree may have its version, nor die with what

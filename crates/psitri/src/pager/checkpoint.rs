@@ -15,7 +15,7 @@ use crate::{
     Result,
     error::Error,
     node::{PAGE_BYTES, UNITS_PER_PAGE},
-    pager::DATA_FILE,
+    pager::{DATA_FILE, superblock::SUPERBLOCK_BYTES},
     storage::StorageFile,
     sync::Ordering,
 };
@@ -123,6 +123,14 @@ impl Pager {
     /// Whether writing a superblock with this version failed, so that it may be on the disk or not.
     pub fn is_doubtful(&self, version: u64) -> bool {
         self.space.lock().doubtful_versions.contains(&version)
+    }
+
+    /// Empties the slot of a superblock that could not be written, durably, so that it is not found. The other slot holds the checkpoint
+    /// before it.
+    pub fn take_back_superblock(&self, generation: u64) -> Result<()> {
+        self.file
+            .write_at(&[0; SUPERBLOCK_BYTES], Superblock::offset(generation))?;
+        Ok(self.data_sync.sync()?)
     }
 
     /// Ends a checkpoint that was captured but is not going to be written.

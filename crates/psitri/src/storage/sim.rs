@@ -23,7 +23,6 @@
 //! 2. Images are read here while others may store into them: each byte then comes out old or new, as with a real power loss.
 //!
 //! Failure modes: those that the test asked for. After the crash point every call fails with "crashed".
-#![allow(unsafe_code)] // copies to and from images
 use super::{
     LockMode, OpenMode, ReadMap, Storage, StorageError, StorageFile, StorageLock, WriteMap,
     check_map_write,
