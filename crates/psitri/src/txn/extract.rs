@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! (1) `Ends` of a keyspace say where nothing lives in what the holder of its write lock sees. A put inside of them, and undoing anything,
-//!     forgets them; so does a time before the one at which that was seen. They belong to the write lock, not to a transaction: a queue that is emptied by one transaction an entry does not pass
-//!     by what was popped before, again and again.
+//!     forgets them; so does a time before the one at which that was seen. They belong to the write lock, not to a transaction: a queue that is
+//!     emptied by one transaction an entry does not pass by what was popped before, again and again.
 //!
 //! # Failure modes
 //! An error in the middle of [`WriteTxn::extract`] and [`WriteTxn::retain`] leaves removed what was removed so far. A nested transaction
