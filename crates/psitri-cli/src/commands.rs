@@ -2,6 +2,7 @@
 use crate::arguments::{Cli, Command, Target};
 use crate::copies;
 use crate::failure::{Failure, NOT_FOUND};
+use crate::salvage;
 use crate::text;
 use psitri::{Database, Keyspace, Options, Snapshot};
 use serde_json::{Value, json};
@@ -41,6 +42,11 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
             since,
         } => copies::backup(database, directory, since, json, out),
         Command::Restore { database, backups } => copies::restore(database, backups, json, out),
+        Command::Salvage {
+            damaged,
+            target,
+            past_damage,
+        } => salvage::salvage(damaged, target, *past_damage, json, out),
         Command::Dump { database } => copies::dump(database, out),
         Command::Load { database } => copies::load(database, &mut io::stdin().lock(), json, out),
     }
@@ -70,7 +76,7 @@ fn existing_keyspace(database: &Database, name: &str) -> Result<Keyspace, Failur
     Ok(database.open_keyspace(name)?)
 }
 
-fn not_found() -> ExitCode {
+pub fn not_found() -> ExitCode {
     ExitCode::from(NOT_FOUND)
 }
 

@@ -1,13 +1,14 @@
 //! `psitri`: look into a database, change single keys, and make copies, from the command line.
 //!
-//! Commands that only read open the database read-only. What a command does is in [`commands`] and [`copies`]; [`text`] turns bytes
-//! into text and back; [`failure`] decides exit codes.
+//! Commands that only read open the database read-only. What a command does is in [`commands`], [`copies`] and [`salvage`]; [`text`]
+//! turns bytes into text and back; [`failure`] decides exit codes.
 #![deny(unsafe_code)]
 
 mod arguments;
 mod commands;
 mod copies;
 mod failure;
+mod salvage;
 mod text;
 
 use arguments::Cli;

@@ -33,7 +33,7 @@ impl CatalogEntry {
         out
     }
 
-    fn decode(key: &[u8], value: &[u8]) -> Option<CatalogEntry> {
+    pub fn decode(key: &[u8], value: &[u8]) -> Option<CatalogEntry> {
         let id = u32::from_be_bytes(key.try_into().ok()?);
         let field = |at: usize| Some(u64::from_le_bytes(value.get(at..at + 8)?.try_into().ok()?));
         Some(CatalogEntry {

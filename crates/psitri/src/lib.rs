@@ -87,6 +87,8 @@ mod prefetch;
 #[cfg(not(loom))]
 mod recovery;
 #[cfg(not(loom))]
+mod salvage;
+#[cfg(not(loom))]
 mod snapshot;
 #[cfg(not(loom))]
 mod state;
@@ -108,6 +110,10 @@ pub use {
     keyspace::{KEYSPACE_NAME_BYTES_MAX, Keyspace},
     optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},
+    salvage::{
+        LostRange, SalvageOptions, SalvagePhase, SalvageReport, SalvagedFrom, SalvagedKeyspace,
+        SalvagedLogReport, salvage,
+    },
     snapshot::Snapshot,
     stats::{KeyspaceStats, Stats, VerifyReport},
     txn::{Entry, NestedTxn, WriteTxn},

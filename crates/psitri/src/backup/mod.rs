@@ -280,7 +280,7 @@ impl Database {
 }
 
 /// Gives a directory its name, durably.
-fn move_to(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn move_to(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
     let result = match fs::remove_dir(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -293,7 +293,7 @@ fn move_to(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// An error unless a directory is empty, or does not exist.
-fn check_free(path: &Path) -> Result<()> {
+pub(crate) fn check_free(path: &Path) -> Result<()> {
     let is_taken = match fs::read_dir(path) {
         Ok(mut files) => files.next().is_some(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -308,12 +308,12 @@ fn check_free(path: &Path) -> Result<()> {
 }
 
 /// A new database in a directory that does not exist, or is empty.
-fn create_target(path: &Path) -> Result<Database> {
+pub(crate) fn create_target(path: &Path) -> Result<Database> {
     check_free(path)?;
     Options::new().create(path)
 }
 
-fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+pub(crate) fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     target: &Database,
     keyspace: &Keyspace,
     entries: impl Iterator<Item = (K, V)>,

@@ -56,11 +56,11 @@ pub(super) struct Link {
     pub header: SegmentHeader,
 }
 
-struct Candidate {
-    file: Arc<dyn StorageFile>,
-    header: SegmentHeader,
+pub(super) struct Candidate {
+    pub file: Arc<dyn StorageFile>,
+    pub header: SegmentHeader,
     /// Bytes of the record area that the file really has.
-    data_bytes: u64,
+    pub data_bytes: u64,
 }
 
 impl Candidate {
@@ -130,12 +130,7 @@ pub fn replay_while(
         ));
     }
 
-    let mut reader = Reader {
-        lsn: from_lsn,
-        pending: None,
-        assembled: Vec::new(),
-        records: 0,
-    };
+    let mut reader = Reader::at(from_lsn);
     let mut stop = None;
     let mut used = first;
     for (at, candidate) in candidates.iter().enumerate().skip(first) {
@@ -212,30 +207,40 @@ fn scan(storage: &dyn Storage, end: &mut ReplayEnd) -> Result<(Vec<Candidate>, u
 
 /// A record whose last fragment has not come yet.
 #[derive(Clone, Copy)]
-struct Pending {
-    start_lsn: u64,
+pub(super) struct Pending {
+    pub start_lsn: u64,
     csn: u64,
     op_count: u32,
 }
 
-struct Reader {
-    lsn: u64,
-    pending: Option<Pending>,
+#[derive(Default)]
+pub(super) struct Reader {
+    pub lsn: u64,
+    pub pending: Option<Pending>,
     assembled: Vec<u8>,
     records: u64,
 }
 
+impl Reader {
+    pub fn at(lsn: u64) -> Reader {
+        Reader {
+            lsn,
+            ..Reader::default()
+        }
+    }
+}
+
 /// Why reading a segment stopped.
-struct Stop {
+pub(super) struct Stop {
     /// Byte of the record area.
-    at: u64,
-    what: &'static str,
+    pub at: u64,
+    pub what: &'static str,
     /// Nothing is wrong; the log may go on in the next segment.
-    at_segment_end: bool,
+    pub at_segment_end: bool,
 }
 
 impl Reader {
-    fn read_segment(
+    pub fn read_segment(
         &mut self,
         candidate: &Candidate,
         next_start: Option<u64>,
