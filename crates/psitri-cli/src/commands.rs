@@ -4,7 +4,8 @@ use crate::copies;
 use crate::failure::{Failure, NOT_FOUND};
 use crate::salvage;
 use crate::text;
-use psitri::{Database, Keyspace, Options, Snapshot};
+use psitri::storage::StorageError;
+use psitri::{Database, Error, Keyspace, Options, Snapshot};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -52,10 +53,17 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
     }
 }
 
+/// Opens a database for reading; beside the process that writes to it, if there is one.
 pub fn open_read_only(path: &Path) -> Result<Database, Failure> {
-    Options::new()
-        .open_read_only(path)
-        .map_err(|error| Failure::open(path, error))
+    let opened = match Options::new().open_read_only(path) {
+        Err(Error::Storage(StorageError::Locked { holder, .. })) => {
+            let who = holder.map_or("another process".to_owned(), |id| format!("process {id}"));
+            eprintln!("psitri: {who} writes to the database; reading its last checkpoint");
+            Options::new().open_beside_writer(path)
+        }
+        opened => opened,
+    };
+    opened.map_err(|error| Failure::open(path, error))
 }
 
 fn open_existing(path: &Path) -> Result<Database, Failure> {

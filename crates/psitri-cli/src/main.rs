@@ -1,6 +1,6 @@
 //! `psitri`: look into a database, change single keys, and make copies, from the command line.
 //!
-//! Commands that only read open the database read-only. What a command does is in [`commands`], [`copies`] and [`salvage`]; [`text`]
+//! Commands that only read open the database read-only, or beside the process that writes to it. What a command does is in [`commands`], [`copies`] and [`salvage`]; [`text`]
 //! turns bytes into text and back; [`failure`] decides exit codes.
 #![deny(unsafe_code)]
 

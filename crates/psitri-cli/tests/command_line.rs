@@ -198,6 +198,37 @@ fn a_database_in_use_is_said_to_be() {
 }
 
 #[test]
+fn a_database_in_use_is_read_at_its_last_checkpoint() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let held = psitri::Database::open(fixture.path()).expect("opens");
+    held.checkpoint().expect("a checkpoint");
+    let keyspace = held.keyspace("default").expect("a keyspace");
+    let mut txn = held.begin(&[&keyspace]).expect("begins");
+    txn.upsert(&keyspace, b"later", b"than that").expect("puts");
+    txn.commit().expect("commits");
+    let got = psitri(&["get", &db, "apple"]);
+    assert_eq!((got.code, got.out.as_str()), (0, "red\n"), "{}", got.err);
+    assert!(
+        got.err.contains("reading its last checkpoint"),
+        "{}",
+        got.err
+    );
+    assert_eq!(psitri(&["get", &db, "later"]).code, 1);
+    let verified = psitri(&["verify", &db]);
+    assert_eq!(verified.code, 0, "{}{}", verified.out, verified.err);
+    held.checkpoint().expect("a checkpoint");
+    assert_eq!(psitri(&["get", &db, "later"]).out, "than that\n");
+    drop(keyspace);
+    held.close().expect("closes");
+    assert_eq!(
+        psitri(&["get", &db, "later"]).err,
+        "",
+        "nobody writes to it now"
+    );
+}
+
+#[test]
 fn damage_is_not_taken_for_a_database() {
     let fixture = Fixture::new();
     assert_eq!(psitri(&["checkpoint", &fixture.db()]).code, 0);

@@ -85,6 +85,8 @@ mod pager;
 #[cfg(not(loom))]
 mod prefetch;
 #[cfg(not(loom))]
+mod readers;
+#[cfg(not(loom))]
 mod recovery;
 #[cfg(not(loom))]
 mod salvage;

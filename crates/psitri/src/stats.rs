@@ -48,6 +48,9 @@ pub struct Stats {
     pub pins: u64,
     /// How long ago the oldest state that one of them sees was replaced, in microseconds. Zero if all see the newest.
     pub oldest_pin_us: u64,
+    /// Readers in other processes beside this writer ([`Options::open_beside_writer`](crate::Options::open_beside_writer)). Their
+    /// pins count in `oldest_pin_us`, by the age of the checkpoint that followed theirs.
+    pub readers_beside: u64,
     /// Why the last merge or checkpoint failed, if it did.
     pub failure: Option<String>,
     /// Every keyspace.
@@ -144,6 +147,7 @@ impl Database {
             stalled_us: engine.counters.stalled_us.load(Ordering::Relaxed),
             pins,
             oldest_pin_us: engine.oldest_pin_age().as_micros() as u64,
+            readers_beside: engine.readers_beside().0,
             failure: engine.signals.lock.lock().failure.clone(),
             keyspaces,
         })

@@ -2,12 +2,13 @@
 //!
 //! What is done, in this order:
 //!
-//! 1. The catalog of the newest valid superblock is read, past what cannot be read. If a superblock or a part of the catalog is damaged, the
-//!    file is scanned for nodes ([`scan`]), and the newest catalog leaves found tell what is missing.
+//! 1. (`catalog.rs`) The catalog of the newest valid superblock is read, past what cannot be read. If a superblock or a part of the
+//!    catalog is damaged, the file is scanned for nodes ([`scan`]), and the newest catalog leaves found tell what is missing.
 //! 2. Every tree is walked, past what cannot be read ([`walk`]). What is reached goes into the new database. Inner nodes tell the bounds
 //!    of what is not, and how many keys it had.
-//! 3. For lost ranges the file is scanned. Entries in these ranges, of leaves that no tree reaches and that are not of another keyspace's
-//!    family, go into a keyspace of their own, `possibly-old/NAME`, the newest of each key. They are never mixed with what is certain.
+//! 3. (`orphans.rs`) For lost ranges the file is scanned. Entries in these ranges, of leaves that no tree reaches and that are not of
+//!    another keyspace's family, go into a keyspace of their own, `possibly-old/NAME`, the newest of each key. They are never mixed with
+//!    what is certain.
 //! 4. If keyspaces are still missing, families of nodes that belong to nobody become keyspaces `salvaged-N`, single leaves together
 //!    `salvaged-leaves`.
 //! 5. The log is applied up to the first damage ([`log`]).
@@ -20,10 +21,13 @@
 //! (4) The new database appears under its name when it is complete, verified and durable.
 //!
 //! # Failure modes
-//! Errors of writing the new database, a format of a newer release, a database in use. Damage is never an error.
+//! Errors of writing the new database, a format of a newer release, a database in use. Damage is never an error. What a salvage that failed
+//! has written has another name than was asked for; remove it.
 
+mod catalog;
 mod file;
 mod log;
+mod orphans;
 mod report;
 mod scan;
 mod walk;
@@ -41,10 +45,9 @@ use crate::{
     keyspace::KEYSPACE_NAME_BYTES_MAX,
     node::{Leaf, NodeRef, Stored},
     storage::{LOCK_FILE_NAME, LockMode, OsStorage, Storage},
-    tree::Root,
 };
 
-use file::{DamagedFile, Superblocks};
+use file::DamagedFile;
 pub use report::{LostRange, SalvageReport, SalvagedFrom, SalvagedKeyspace, SalvagedLogReport};
 use scan::Scan;
 use walk::Walk;
@@ -262,83 +265,6 @@ impl Job<'_, '_> {
         })
     }
 
-    /// Step 1. Returns the keyspaces, and how many there should be, if that is known.
-    fn read_catalog(&mut self, superblocks: &Superblocks) -> (Vec<Source>, Option<u64>) {
-        let damage = &mut self.report.damage;
-        let mut sources: Vec<Source> = Vec::new();
-        let mut lost = Vec::new();
-        let mut expected = None;
-        let mut version = 0;
-        if superblocks.is_one_damaged || superblocks.newest.is_none() {
-            damage.push("a superblock is damaged".to_owned());
-        }
-        if let Some(superblock) = &superblocks.newest {
-            self.report.checkpoint = Some(superblock.generation);
-            version = superblock.tree_version;
-            expected = Some(superblock.catalog_keys);
-            if let Some(what) = self.file.page_map_damage(superblock) {
-                damage.push(format!("page map: {what}; it is not needed"));
-            }
-            let catalog = Root {
-                node: superblock.catalog,
-                keys: superblock.catalog_keys,
-            };
-            let mut walk = Walk::new(self.file, catalog, version);
-            while let Some(bytes) = walk.next_leaf() {
-                for_each_entry(&bytes, |key, stored| {
-                    let entry = match stored {
-                        Stored::Inline(value) if key.len() == 4 => CatalogEntry::decode(key, value),
-                        _ => None,
-                    };
-                    match entry.filter(|entry| entry.id != 0) {
-                        Some(entry) => sources.push(Source {
-                            entry,
-                            from: SalvagedFrom::Checkpoint,
-                            version,
-                        }),
-                        None => self.report.entries_unknown += 1,
-                    }
-                });
-            }
-            self.owners
-                .extend(walk.reached.iter().map(|&at| (at, CATALOG)));
-            for range in &walk.lost {
-                damage.push(format!(
-                    "catalog: {} entries at offset {}: {}",
-                    range.keys, range.offset, range.what
-                ));
-            }
-            lost = walk.lost;
-        }
-        if superblocks.newest.is_none() || superblocks.is_one_damaged || !lost.is_empty() {
-            let found = self.find_catalogs();
-            let newer = found.iter().any(|(_, birth)| *birth > version);
-            if newer || superblocks.newest.is_none() {
-                expected = self.keyspaces_of_found_catalog();
-            }
-            for (entry, birth) in found {
-                let known = sources
-                    .iter_mut()
-                    .find(|source| source.entry.id == entry.id);
-                let is_lost = lost.iter().any(|range| {
-                    let id = entry.id.to_be_bytes();
-                    id[..] >= range.from[..] && range.to.as_ref().is_none_or(|to| id[..] < to[..])
-                });
-                let source = Source {
-                    entry,
-                    from: SalvagedFrom::FoundCatalog,
-                    version: birth,
-                };
-                match known {
-                    Some(known) if birth > known.version => *known = source,
-                    None if birth > version || is_lost => sources.push(source),
-                    _ => {}
-                }
-            }
-        }
-        (sources, expected)
-    }
-
     fn scan(&mut self) -> &mut Scan {
         let options = &mut self.options;
         let all = self.file.len();
@@ -347,51 +273,6 @@ impl Job<'_, '_> {
                 options.report(SalvagePhase::Scan, done, all);
             })
         })
-    }
-
-    /// Entries of catalogs that no superblock leads to, with the versions of their leaves: of each keyspace the newest, and none that a newer
-    /// leaf would have if the keyspace still existed.
-    fn find_catalogs(&mut self) -> Vec<(CatalogEntry, u64)> {
-        let file = self.file;
-        let leaves = self.scan().catalogs(file);
-        let mut newer: Vec<(u32, u32)> = Vec::new();
-        let mut found: Vec<(CatalogEntry, u64)> = Vec::new();
-        for leaf in leaves {
-            let at = self.scan().nodes[leaf.index].at;
-            let is_read = self.owners.insert(at, CATALOG).is_some();
-            let Some((first, last)) = leaf.entries.first().zip(leaf.entries.last()) else {
-                continue;
-            };
-            let span = (first.id, last.id);
-            for entry in leaf.entries {
-                let is_old = newer
-                    .iter()
-                    .any(|(first, last)| (*first..=*last).contains(&entry.id));
-                if !is_old && !is_read {
-                    found.push((entry, leaf.birth));
-                }
-            }
-            newer.push(span);
-        }
-        found
-    }
-
-    /// How many keyspaces the newest catalog that was found has.
-    fn keyspaces_of_found_catalog(&mut self) -> Option<u64> {
-        let owners = std::mem::take(&mut self.owners);
-        let scan = self.scan();
-        let roots = scan.roots();
-        let mut newest: Option<(u64, u64)> = None;
-        for (&at, _) in owners.iter().filter(|(_, owner)| **owner == CATALOG) {
-            if let Some(index) = scan.index_of(at)
-                && let Some(&root) = roots.get(&scan.family_of(index))
-            {
-                let found = (scan.nodes[root].birth, scan.nodes[root].keys);
-                newest = newest.max(Some(found));
-            }
-        }
-        self.owners = owners;
-        newest.map(|(_, keys)| keys)
     }
 
     /// Step 2.
@@ -455,144 +336,6 @@ impl Job<'_, '_> {
             possibly_old_in: None,
             possibly_old: 0,
         })
-    }
-
-    /// Step 3.
-    fn fill_lost_ranges(&mut self, id: u32) -> Result<()> {
-        let index = self.ids[&id].index;
-        if self.report.keyspaces[index].lost.is_empty() {
-            return Ok(());
-        }
-        let families = self.families();
-        let lost = std::mem::take(&mut self.report.keyspaces[index].lost);
-        let mut leaves = Vec::new();
-        self.scan();
-        let scan = self.scan.as_mut().expect("just made");
-        for leaf in 0..scan.nodes.len() {
-            let is_free = !self.owners.contains_key(&scan.nodes[leaf].at)
-                && families
-                    .get(&scan.family_of(leaf))
-                    .is_none_or(|owner| *owner == index);
-            if is_free && (lost.iter()).any(|r| scan.overlaps(leaf, &r.from, r.to.as_deref())) {
-                leaves.push((scan.nodes[leaf].birth, scan.nodes[leaf].at));
-            }
-        }
-        // Of equal keys the last one counts.
-        leaves.sort();
-        let name = format!("possibly-old/{}", self.report.keyspaces[index].name);
-        if let Some((keyspace, entries)) = self.write_leaves(&leaves, &name, |key| {
-            lost.iter().any(|range| {
-                key >= range.from.as_slice()
-                    && range.to.as_ref().is_none_or(|to| key < to.as_slice())
-            })
-        })? {
-            let told = &mut self.report.keyspaces[index];
-            told.possibly_old = entries;
-            told.possibly_old_in = Some(keyspace.name());
-            if let Some(written) = self.ids.get_mut(&id) {
-                written.possibly_old = Some(keyspace);
-            }
-        }
-        self.report.keyspaces[index].lost = lost;
-        Ok(())
-    }
-
-    /// Writes what leaves hold and can be read, in their order. None if that is nothing.
-    fn write_leaves(
-        &mut self,
-        leaves: &[(u64, NodeRef)],
-        name: &str,
-        is_wanted: impl Fn(&[u8]) -> bool,
-    ) -> Result<Option<(Keyspace, u64)>> {
-        let mut entries = leaves.iter().flat_map(|&(_, at)| {
-            let mut entries = Vec::new();
-            let bytes = self.file.node(at).unwrap_or_default();
-            for_each_entry(&bytes, |key, stored| {
-                let value = match stored {
-                    Stored::Inline(value) => Ok(value.to_vec()),
-                    Stored::External(pointer) => self.file.value(&pointer),
-                };
-                if let Some(value) = value.ok().filter(|_| is_wanted(key)) {
-                    entries.push((key.to_vec(), value));
-                }
-            });
-            entries
-        });
-        let Some(first) = entries.next() else {
-            return Ok(None);
-        };
-        let keyspace = self.create_keyspace(name)?;
-        ingest(
-            self.target,
-            &keyspace,
-            std::iter::once(first).chain(entries),
-        )?;
-        let count = self.target.snapshot().count(&keyspace, ..)?;
-        Ok(Some((keyspace, count)))
-    }
-
-    /// Whose each family is, as far as a tree that was walked tells.
-    fn families(&mut self) -> HashMap<usize, usize> {
-        let owners = std::mem::take(&mut self.owners);
-        let scan = self.scan();
-        let mut families = HashMap::new();
-        for (&at, &owner) in &owners {
-            if let Some(index) = scan.index_of(at) {
-                families.insert(scan.family_of(index), owner);
-            }
-        }
-        self.owners = owners;
-        families
-    }
-
-    /// Step 4.
-    fn write_trees_without_name(&mut self) -> Result<()> {
-        let families = self.families();
-        let mut trees = Vec::new();
-        let mut leaves = Vec::new();
-        self.scan();
-        let scan = self.scan.as_mut().expect("just made");
-        for (family, root) in scan.roots() {
-            let found = &scan.nodes[root];
-            if families.contains_key(&family) {
-                continue;
-            }
-            if found.level == 0 {
-                leaves.push((found.birth, found.at));
-            } else {
-                let root = Root {
-                    node: found.at,
-                    keys: found.keys,
-                };
-                trees.push((root, found.birth));
-            }
-        }
-        trees.sort_by_key(|(root, _)| (std::cmp::Reverse(root.keys), root.node));
-        self.report.trees_left_out = trees.len().saturating_sub(TREES_MAX) as u64;
-        trees.truncate(TREES_MAX);
-        let all = trees.iter().map(|(root, _)| root.keys).sum();
-        let mut done = 0;
-        for (number, (root, version)) in trees.into_iter().enumerate() {
-            let keyspace = self.create_keyspace(&format!("salvaged-{}", number + 1))?;
-            let index = self.report.keyspaces.len();
-            let walk = Walk::new(self.file, root, version);
-            let told = self.copy(walk, &keyspace, index, &mut done, all)?;
-            self.report.keyspaces.push(told);
-        }
-        leaves.sort();
-        if let Some((keyspace, keys)) = self.write_leaves(&leaves, "salvaged-leaves", |_| true)? {
-            self.report.keyspaces.push(SalvagedKeyspace {
-                name: keyspace.name(),
-                id: None,
-                from: SalvagedFrom::FoundTree,
-                keys,
-                lost: Vec::new(),
-                values_lost: Vec::new(),
-                possibly_old_in: None,
-                possibly_old: 0,
-            });
-        }
-        Ok(())
     }
 
     /// A new keyspace of this name, or of one like it if there is one already.

@@ -39,7 +39,7 @@ mod shared;
 
 pub use appender::{Appended, Wal};
 pub use group::GroupCommit;
-pub use replay::{Record, ReplayEnd, replay, replay_while};
+pub use replay::{Record, ReplayEnd, replay, replay_between, replay_while};
 pub use salvage::{LogDamage, SalvagedLog, salvage};
 pub use shared::{Referred, SmallSegment, WalShared};
 
