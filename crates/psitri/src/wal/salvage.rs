@@ -217,7 +217,7 @@ fn scan(
             }
         };
         let Some(header) = SegmentHeader::decode(&head, &name)? else {
-            if head.iter().any(|&byte| byte != 0) {
+            if file_bytes < SPARE_BYTES || head.iter().any(|&byte| byte != 0) {
                 let what = "the header is not valid: if records followed, they cannot be read";
                 damaged.push(damage(&name, 0, what));
             }
