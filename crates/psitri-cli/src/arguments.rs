@@ -10,7 +10,7 @@ use std::path::PathBuf;
     version,
     after_help = "Exit codes:
   0  done
-  1  key not found, verify found damage, or top found no process that has the database open
+  1  key not found, verify found damage, salvage lost something, or top found no process that has the database open
   2  wrong usage
   3  the database cannot be opened: missing, locked by another process, or corrupted
   4  the database was opened, but the operation failed"
@@ -134,6 +134,16 @@ pub enum Command {
         /// The full backup, then the incremental ones, oldest first
         #[arg(required = true)]
         backups: Vec<PathBuf>,
+    },
+    /// Rebuild what can be read of a damaged database into a new one, and say what is lost
+    Salvage {
+        /// Path of the damaged database; it is not changed
+        damaged: PathBuf,
+        /// Where the new database goes: a directory that is empty or does not exist
+        target: PathBuf,
+        /// Apply commits behind damage in the log too: the result may be a state that never was
+        #[arg(long)]
+        past_damage: bool,
     },
     /// Print all keyspaces and entries as text, for `load`
     Dump {

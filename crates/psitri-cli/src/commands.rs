@@ -3,8 +3,10 @@ use crate::arguments::{Cli, Command, Target};
 use crate::bar::Bar;
 use crate::copies;
 use crate::failure::{Failure, NOT_FOUND};
+use crate::salvage;
 use crate::text;
 use crate::top;
+use psitri::storage::StorageError;
 use psitri::{Database, Error, Expiry, Keyspace, KeyspaceOptions, Options, Snapshot};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
@@ -53,6 +55,11 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
             since,
         } => copies::backup(database, directory, since, json, out),
         Command::Restore { database, backups } => copies::restore(database, backups, json, out),
+        Command::Salvage {
+            damaged,
+            target,
+            past_damage,
+        } => salvage::salvage(damaged, target, *past_damage, json, out),
         Command::Dump { database } => copies::dump(database, out),
         Command::Load { database } => {
             let bytes = copies::input_bytes();
@@ -61,10 +68,17 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
     }
 }
 
+/// Opens a database for reading; beside the process that writes to it, if there is one.
 pub fn open_read_only(path: &Path) -> Result<Database, Failure> {
-    Options::new()
-        .open_read_only(path)
-        .map_err(|error| Failure::open(path, error))
+    let opened = match Options::new().open_read_only(path) {
+        Err(Error::Storage(StorageError::Locked { holder, .. })) => {
+            let who = holder.map_or("another process".to_owned(), |id| format!("process {id}"));
+            eprintln!("psitri: {who} writes to the database; reading its last checkpoint");
+            Options::new().open_beside_writer(path)
+        }
+        opened => opened,
+    };
+    opened.map_err(|error| Failure::open(path, error))
 }
 
 fn open_existing(path: &Path) -> Result<Database, Failure> {
@@ -97,7 +111,7 @@ pub fn keyspace_or_new(
     }
 }
 
-fn not_found() -> ExitCode {
+pub fn not_found() -> ExitCode {
     ExitCode::from(NOT_FOUND)
 }
 

@@ -1,7 +1,7 @@
 //! `psitri`: look into a database, change single keys, and make copies, from the command line.
 //!
-//! Commands that only read open the database read-only. What a command does is in [`commands`], [`copies`] and [`top`]; [`bar`] shows how far it
-//! is; [`text`] turns bytes into text and back; [`failure`] decides exit codes.
+//! Commands that only read open the database read-only, or beside the process that writes to it. What a command does is in [`commands`],
+//! [`copies`], [`salvage`] and [`top`]; [`bar`] shows how far it is; [`text`] turns bytes into text and back; [`failure`] decides exit codes.
 #![deny(unsafe_code)]
 
 mod arguments;
@@ -9,6 +9,7 @@ mod bar;
 mod commands;
 mod copies;
 mod failure;
+mod salvage;
 mod text;
 mod top;
 

@@ -198,6 +198,37 @@ fn a_database_in_use_is_said_to_be() {
 }
 
 #[test]
+fn a_database_in_use_is_read_at_its_last_checkpoint() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let held = psitri::Database::open(fixture.path()).expect("opens");
+    held.checkpoint().expect("a checkpoint");
+    let keyspace = held.keyspace("default").expect("a keyspace");
+    let mut txn = held.begin(&[&keyspace]).expect("begins");
+    txn.upsert(&keyspace, b"later", b"than that").expect("puts");
+    txn.commit().expect("commits");
+    let got = psitri(&["get", &db, "apple"]);
+    assert_eq!((got.code, got.out.as_str()), (0, "red\n"), "{}", got.err);
+    assert!(
+        got.err.contains("reading its last checkpoint"),
+        "{}",
+        got.err
+    );
+    assert_eq!(psitri(&["get", &db, "later"]).code, 1);
+    let verified = psitri(&["verify", &db]);
+    assert_eq!(verified.code, 0, "{}{}", verified.out, verified.err);
+    held.checkpoint().expect("a checkpoint");
+    assert_eq!(psitri(&["get", &db, "later"]).out, "than that\n");
+    drop(keyspace);
+    held.close().expect("closes");
+    assert_eq!(
+        psitri(&["get", &db, "later"]).err,
+        "",
+        "nobody writes to it now"
+    );
+}
+
+#[test]
 fn damage_is_not_taken_for_a_database() {
     let fixture = Fixture::new();
     assert_eq!(psitri(&["checkpoint", &fixture.db()]).code, 0);
@@ -222,6 +253,46 @@ fn overwrite(path: &Path) {
         let bytes = std::fs::metadata(&file).expect("readable").len() as usize;
         std::fs::write(&file, vec![0x5a; bytes]).expect("writable");
     }
+}
+
+#[test]
+fn salvage_rebuilds_and_says_what_is_lost() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    assert_eq!(psitri(&["checkpoint", &db]).code, 0);
+    let at = |name: &str| {
+        let path = fixture.directory.path().join(name);
+        path.to_str().expect("a text path").to_owned()
+    };
+    let whole = psitri(&["salvage", &db, &at("copy")]);
+    assert_eq!((whole.code, whole.err.as_str()), (0, ""), "{}", whole.out);
+    assert!(whole.out.ends_with("nothing is lost\n"), "{}", whole.out);
+    assert_eq!(
+        psitri(&["dump", &at("copy")]).out,
+        psitri(&["dump", &db]).out
+    );
+
+    let taken = psitri(&["salvage", &db, &at("copy")]);
+    assert_eq!(taken.code, 4);
+    assert!(taken.err.contains("not empty"), "{}", taken.err);
+    assert_eq!(psitri(&["salvage", &at("none"), &at("new")]).code, 3);
+
+    // The leaf has the only copy of this value.
+    let data = fixture.path().join("data");
+    let mut bytes = std::fs::read(&data).expect("readable");
+    let found = bytes.windows(6).position(|window| window == b"yellow");
+    bytes[found.expect("the value is in the file")] = b'Y';
+    std::fs::write(&data, bytes).expect("writable");
+    let lost = psitri(&["--json", "salvage", &db, &at("rest")]);
+    assert_eq!(lost.code, 1, "{}", lost.err);
+    let report: serde_json::Value = serde_json::from_str(&lost.out).expect("JSON");
+    let keyspace = &report["keyspaces"][0];
+    assert_eq!(
+        (&report["whole"], &keyspace["keys"], &keyspace["keys_lost"]),
+        (&false.into(), &0.into(), &4.into())
+    );
+    assert_eq!(keyspace["lost"][0]["from_hex"], "");
+    assert_eq!(psitri(&["scan", &at("rest")]).out, "");
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl CatalogEntry {
         out
     }
 
-    fn decode(id: &[u8], value: &[u8]) -> Option<CatalogEntry> {
+    pub fn decode(id: &[u8], value: &[u8]) -> Option<CatalogEntry> {
         let id = u32::from_be_bytes(id.try_into().ok()?);
         let csn_merged = u64::from_le_bytes(value.get(16..24)?.try_into().ok()?);
         let (expiry, rest) = read_keyspace_expiry(value.get(24..)?)?;

@@ -85,6 +85,9 @@ impl Database {
         } else {
             OsStorage::open(path)?
         };
+        if kind == OpenKind::BesideWriter {
+            return Database::start(recovery::open_beside_writer(Arc::new(storage), options)?);
+        }
         Database::start(recovery::open(Arc::new(storage), options, kind, false)?)
     }
 
@@ -102,6 +105,12 @@ impl Database {
             OpenKind::OpenOrCreate,
             false,
         )?)
+    }
+
+    /// As [`Options::open_beside_writer`], on another storage.
+    #[doc(hidden)]
+    pub fn open_beside_writer_on(storage: Arc<dyn Storage>, options: Options) -> Result<Database> {
+        Database::start(recovery::open_beside_writer(storage, options)?)
     }
 
     fn start(engine: Engine) -> Result<Database> {
@@ -506,6 +515,40 @@ impl Database {
     pub fn checkpoint(&self) -> Result<()> {
         self.core.engine.check_writable()?;
         self.core.engine.checkpoint_fully()
+    }
+
+    /// Opens the newest checkpoint, if this database was opened with [`open_beside_writer`](crate::Options::open_beside_writer) and there is
+    /// a newer one than it sees. This database stays as it is; the writer keeps its checkpoint until it is closed. Handles of keyspaces belong
+    /// to the database that they were opened with. `None` if there is nothing newer, or the database was opened in another way.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// # let writer = psitri::Database::open(&path)?;
+    /// # let ks = writer.keyspace("ks")?;
+    /// # writer.checkpoint()?;
+    /// let mut reader = psitri::Options::new().open_beside_writer(&path)?;
+    /// assert!(reader.refresh()?.is_none());
+    /// let mut txn = writer.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.commit()?;
+    /// writer.checkpoint()?;
+    /// if let Some(newer) = reader.refresh()? {
+    ///     reader = newer;
+    /// }
+    /// let ks = reader.open_keyspace("ks")?;
+    /// assert_eq!(reader.get(&ks, b"k")?.as_deref(), Some(&b"v"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn refresh(&self) -> Result<Option<Database>> {
+        let engine = &self.core.engine;
+        if !engine.beside_writer || !recovery::is_replaced(engine)? {
+            return Ok(None);
+        }
+        let storage = Arc::clone(&engine.storage);
+        let newer = recovery::open_beside_writer(storage, engine.options.clone())?;
+        Database::start(newer).map(Some)
     }
 
     /// Closes the database if this is the last handle: makes everything durable, and reports any error. With other handles, snapshots or

@@ -6,7 +6,7 @@
 //! # Invariants
 //! (1) A state is published only under `layers`; roots change only under `tree` as well, so tree versions are ordered.
 //! (2) `visible_csn` only grows, and every commit up to it is in the layers of the state that is current then.
-//! (3) Space is reclaimed under `tree`, with the pins of all states: no version is published in between.
+//! (3) Space is reclaimed under `tree`, with the pins of all states and of other processes: no version is published in between.
 //! (4) After a failed flush or write of the log or a superblock the engine is poisoned: nothing is written any more.
 
 use std::{
@@ -23,6 +23,7 @@ use crate::{
     keyspace::{KeyspaceCore, Names},
     pager::{Changes, Pager},
     pins::Registry,
+    readers::OtherReaders,
     saved::SavedSnapshot,
     state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, KeyspaceTable, State},
     storage::{Storage, StorageLock},
@@ -211,6 +212,8 @@ pub(crate) struct Engine {
     pub options: Options,
     pub storage: Arc<dyn Storage>,
     pub read_only: bool,
+    /// Read-only, as of a checkpoint, while another process may write.
+    pub beside_writer: bool,
     pub in_memory: bool,
     pub pager: Pager,
     pub states: Registry<State>,
@@ -231,6 +234,8 @@ pub(crate) struct Engine {
     paced_bytes: AtomicU64,
     /// One checkpoint at a time.
     pub checkpointing: Mutex<()>,
+    /// Readers in other processes.
+    pub readers: Mutex<OtherReaders>,
     /// Where replay would begin, by the last checkpoint.
     pub replay_from: AtomicU64,
     /// A commit is to be flushed in the background.
@@ -320,7 +325,8 @@ impl Engine {
         Engine {
             id,
             options,
-            read_only: kind == EngineKind::ReadOnly,
+            read_only: matches!(kind, EngineKind::ReadOnly | EngineKind::BesideWriter),
+            beside_writer: kind == EngineKind::BesideWriter,
             in_memory: kind == EngineKind::Memory,
             pager,
             generation_active: AtomicU64::new(state.active().id),
@@ -342,6 +348,7 @@ impl Engine {
             metrics: crate::metrics::Metrics::new(storage.describe()),
             paced_bytes: AtomicU64::new(0),
             checkpointing: Mutex::new(()),
+            readers: Mutex::new(OtherReaders::default()),
             replay_from: AtomicU64::new(replay_from),
             flush_wanted: AtomicBool::new(false),
             poison: OnceLock::new(),
@@ -401,9 +408,9 @@ impl Engine {
         self.states.publish(Box::new(state));
     }
 
-    /// How long ago the oldest state that somebody still sees was replaced. Zero if all see the current one.
+    /// How long ago the oldest state that somebody still sees, here or in another process, was replaced. Zero if all see the current one.
     pub fn oldest_pin_age(&self) -> Duration {
-        let mut oldest = Duration::ZERO;
+        let (_, mut oldest) = self.readers_beside();
         self.states
             .visit_pinned(|state| oldest = oldest.max(state.age()));
         oldest
@@ -411,10 +418,10 @@ impl Engine {
 
     /// Reports states that are held for long, each once.
     pub fn report_slow_readers(&self) {
-        if !self.is_heard() || self.states.retired_len() == 0 {
+        if !self.is_heard() {
             return;
         }
-        let mut slow = Vec::new();
+        let mut slow = self.slow_readers_beside(self.options.slow_reader_after);
         self.states.visit_pinned(|state| {
             let age = state.age();
             if age >= self.options.slow_reader_after
@@ -451,9 +458,12 @@ impl Engine {
 
     /// Frees what nobody can reach any more. `_tree` is the held lock (invariant 3).
     pub fn reclaim(&self, _tree: &mut MutexGuard<'_, TreeState>) {
+        let Some(others) = self.pins_of_others() else {
+            return self.reclaim_states();
+        };
         let mut pins = vec![self.states.current().tree_version];
         let retired = self.states.reclaim(|state| pins.push(state.tree_version));
-        self.pager.reclaim(&pins);
+        self.pager.reclaim(&pins, &others);
         drop(retired);
     }
 
@@ -634,6 +644,7 @@ pub(crate) enum EngineKind {
     Disk,
     Memory,
     ReadOnly,
+    BesideWriter,
 }
 
 /// Frozen generations that the merge can take up.

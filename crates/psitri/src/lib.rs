@@ -102,7 +102,11 @@ mod prefetch;
 #[cfg(not(loom))]
 mod progress;
 #[cfg(not(loom))]
+mod readers;
+#[cfg(not(loom))]
 mod recovery;
+#[cfg(not(loom))]
+mod salvage;
 #[cfg(not(loom))]
 mod saved;
 #[cfg(not(loom))]
@@ -135,6 +139,10 @@ pub use {
     optimistic::{Isolation, OptimisticTxn},
     options::{Durability, Options, ReadMode},
     progress::{Progress, ProgressUnit},
+    salvage::{
+        LostRange, SalvageOptions, SalvagePhase, SalvageReport, SalvagedFrom, SalvagedKeyspace,
+        SalvagedLogReport, salvage,
+    },
     saved::SavedSnapshotInfo,
     snapshot::Snapshot,
     stats::{KeyspaceStats, Stats, VerifyReport},

@@ -117,6 +117,8 @@ pub(crate) fn run(engine: &Engine) {
         if engine.states.retired_len() > 0 {
             engine.reclaim_states();
             engine.report_slow_readers();
+        } else if engine.has_old_readers_beside() {
+            engine.report_slow_readers();
         }
         let result = merge_all(engine);
         note(engine, result.map(drop));

@@ -491,6 +491,38 @@ impl Options {
         Database::open_at(path.as_ref(), self, OpenKind::ReadOnly)
     }
 
+    /// Opens the database for reading beside a process that writes to it, as of its newest checkpoint. Commits after that are not seen:
+    /// [`Database::refresh`] opens the newest checkpoint again. The writer is never held up, and nothing is written to its data or log.
+    ///
+    /// What the checkpoint has, with the part of the log that belongs to it, is a state that was committed, whole transactions of all
+    /// keyspaces. The writer keeps it as long as the database is open here, and its file grows by what it replaces meanwhile: see
+    /// [`Stats::readers_beside`](crate::Stats::readers_beside) and [`Event::SlowReader`]. It may end, and another may begin, without
+    /// any effect on this. Without a writer it works as well; [`open_read_only`](Options::open_read_only) sees all commits then.
+    ///
+    /// The directory must be writable: readers are listed in files of their own, `reader-000` and so on. At most 256 at a time, on the
+    /// machine of the writer; not over a network.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// use psitri::{Database, Options};
+    /// let writer = Database::open(&path)?; // usually in another process
+    /// let ks = writer.keyspace("ks")?;
+    /// let mut txn = writer.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.commit()?;
+    /// writer.checkpoint()?;
+    ///
+    /// let reader = Options::new().open_beside_writer(&path)?;
+    /// let ks = reader.open_keyspace("ks")?;
+    /// assert_eq!(reader.get(&ks, b"k")?.as_deref(), Some(&b"v"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn open_beside_writer(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_at(path.as_ref(), self, OpenKind::BesideWriter)
+    }
+
     /// A database in memory. It is gone when the last handle is dropped.
     ///
     /// ```
@@ -562,4 +594,5 @@ pub(crate) enum OpenKind {
     Create,
     OpenExisting,
     ReadOnly,
+    BesideWriter,
 }

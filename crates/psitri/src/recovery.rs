@@ -11,6 +11,9 @@
 //! (5) What was read but is not proven to be durable is written again and flushed before the log goes on: the process that
 //!     wrote it may have been killed before its flush, or after one that failed, and then the system may call pages clean
 //!     that never reached the disk.
+//! (6) A writer looks for readers in other processes before anything can be written to free pages.
+
+mod beside;
 
 use std::{
     collections::HashMap,
@@ -37,6 +40,8 @@ use crate::{
     tree::Root,
     wal::{self, Wal, WalError, WalOptions, ops::Op, ops::OpsIter},
 };
+
+pub(crate) use beside::{is_replaced, open_beside_writer};
 
 const DATA_FILE_NEW: &str = "data.new";
 /// Arenas of finished buffers kept for the next ones.
@@ -186,7 +191,7 @@ pub(crate) fn open(
     } else {
         EngineKind::Disk
     };
-    Ok(recovery.finish(
+    let engine = recovery.finish(
         EngineOf {
             options,
             storage,
@@ -196,7 +201,11 @@ pub(crate) fn open(
         },
         pager,
         log,
-    ))
+    );
+    if !engine.read_only {
+        engine.find_stale_readers(superblock.tree_version)?;
+    }
+    Ok(engine)
 }
 
 /// (1): writes an empty database beside its name and renames it.

@@ -98,6 +98,9 @@ pub struct Stats {
     pub pins: u64,
     /// How long ago the oldest state that one of them sees was replaced, in microseconds. Zero if all see the newest.
     pub oldest_pin_us: u64,
+    /// Readers in other processes beside this writer ([`Options::open_beside_writer`](crate::Options::open_beside_writer)). Their
+    /// pins count in `oldest_pin_us`, by the age of the checkpoint that followed theirs.
+    pub readers_beside: u64,
     /// Why the last merge or checkpoint failed, if it did.
     pub failure: Option<String>,
     /// Every keyspace.
@@ -173,6 +176,7 @@ figures!(
     paced_us,
     pins,
     oldest_pin_us,
+    readers_beside,
 );
 
 impl Stats {
@@ -252,6 +256,7 @@ impl Engine {
             paced_us: count(&counters.paced_us),
             pins,
             oldest_pin_us,
+            readers_beside: self.readers_beside().0,
             failure: self.signals.lock.lock().failure.clone(),
             ..Stats::default()
         };

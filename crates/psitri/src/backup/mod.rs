@@ -344,7 +344,7 @@ fn restore_watched<P: AsRef<Path>>(
 }
 
 /// Gives a directory its name, durably.
-fn move_to(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn move_to(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
     let result = match fs::remove_dir(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -357,7 +357,7 @@ fn move_to(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// An error unless a directory is empty, or does not exist.
-fn check_free(path: &Path) -> Result<()> {
+pub(crate) fn check_free(path: &Path) -> Result<()> {
     let is_taken = match fs::read_dir(path) {
         Ok(mut files) => files.next().is_some(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -372,12 +372,12 @@ fn check_free(path: &Path) -> Result<()> {
 }
 
 /// A new database in a directory that does not exist, or is empty. Nothing expires in it (4).
-fn create_target(path: &Path) -> Result<Database> {
+pub(crate) fn create_target(path: &Path) -> Result<Database> {
     check_free(path)?;
     Options::new().clock(|| UNIX_EPOCH).create(path)
 }
 
-fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+pub(crate) fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     target: &Database,
     keyspace: &Keyspace,
     entries: impl Iterator<Item = (K, V)>,

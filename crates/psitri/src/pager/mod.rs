@@ -7,8 +7,8 @@
 //! # Invariants
 //! (1) No store ever goes through the mapping, which is `PROT_READ`.
 //! (2) A byte that a reader can reach does not change while it can be reached: pages are written while only their
-//!     writer knows of them, and written again only when no pinned tree version, no durable superblock and no superblock
-//!     in flight, or of unknown fate, reaches a node in them (`reclaim`).
+//!     writer knows of them, and written again only when no tree version pinned here or in another process, no durable superblock
+//!     and no superblock in flight, or of unknown fate, reaches a node in them (`reclaim`, `quarantine`).
 //! (3) A node dead since version `d` and born at version `b` is reachable from version `v` if and only if `b <= v < d`.
 //! (4) A node that this process did not write is checked, checksum and structure, before its first use.
 //!     What the log may name is kept longer: until the durable superblock covers its death, as replay reads it before.
@@ -79,6 +79,8 @@ struct Space {
     /// Tree version of the superblock on disk, and of the one being written.
     durable_version: u64,
     in_flight_version: Option<u64>,
+    /// Units of each page that are held for readers in other processes whose versions are older than the opening.
+    quarantine: Option<Vec<u8>>,
     /// Tree versions, and pages of the stored map, of superblocks whose writing failed: one may be on disk nevertheless.
     doubtful_versions: Vec<u64>,
     doubtful_pages: Vec<Extent>,
@@ -174,6 +176,7 @@ impl Pager {
                 awaiting_units: 0,
                 durable_version: tree_version,
                 in_flight_version: None,
+                quarantine: None,
                 doubtful_versions: Vec::new(),
                 doubtful_pages: Vec::new(),
                 map_table: None,
@@ -427,12 +430,35 @@ impl Pager {
         self.space.lock().map.hold(extent);
     }
 
-    /// Gives back every dead extent that no pinned version reaches. `pins`: tree versions of all snapshots, ascending.
-    pub fn reclaim(&self, pins: &[u64]) {
+    /// Tree version of the superblock that is known to be durable.
+    pub fn durable_version(&self) -> u64 {
+        self.space.lock().durable_version
+    }
+
+    /// Keeps every page that is there, whether or not the page map says that it is free: readers in other processes see versions of which
+    /// the map knows nothing.
+    pub fn quarantine(&self) {
+        let mut space = self.space.lock();
+        debug_assert!(space.quarantine.is_none());
+        space.quarantine = Some(space.map.hold_all());
+    }
+
+    /// Those readers are gone.
+    pub fn end_quarantine(&self) {
+        let mut space = self.space.lock();
+        if let Some(added) = space.quarantine.take() {
+            space.map.release_all(&added);
+        }
+    }
+
+    /// Gives back every dead extent that no pinned version reaches. `pins`: tree versions of all snapshots. `others`: those that other
+    /// processes see, with the log that led to them, and the durable version that was noted before they were looked at.
+    pub fn reclaim(&self, pins: &[u64], others: &[u64]) {
         let mut space = self.space.lock();
         let space = &mut *space;
-        let durable = space.durable_version;
-        let mut pins = pins.to_vec();
+        // What has a part of its commits in the log has the values that they name.
+        let logged = others.iter().fold(space.durable_version, |a, &b| a.min(b));
+        let mut pins = [pins, others].concat();
         pins.push(space.durable_version);
         pins.extend(space.in_flight_version);
         pins.extend(&space.doubtful_versions);
@@ -443,7 +469,7 @@ impl Pager {
         pending.retain(|dead| {
             let first = pins.partition_point(|&pin| pin < dead.extent.birth);
             let pinned = pins.get(first).is_some_and(|&pin| pin < dead.death)
-                || (durable < dead.death && dead.may_be_logged());
+                || (logged < dead.death && dead.may_be_logged());
             if !pinned {
                 space.map.release(dead.extent);
             } else if space.is_awaiting(dead) {
@@ -525,5 +551,69 @@ impl Pager {
     /// Live units of each page, for `verify`.
     pub fn live_units(&self) -> Vec<u8> {
         self.space.lock().map.live().to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::{MemoryStorage, OpenMode, Storage};
+
+    fn pager() -> Pager {
+        let file = MemoryStorage::new().open(DATA_FILE, OpenMode::Create);
+        let file = file.unwrap();
+        file.allocate(0, 2 * PAGE_BYTES as u64).unwrap();
+        let map = PageMap::new(SUPERBLOCK_PAGES);
+        Pager::new(file, map, 0, 1 << 20, 0, true).unwrap()
+    }
+
+    /// Pages that a writer filled and nobody refers to any more.
+    fn dead(pager: &Pager, pages: u64, birth: u64, death: u64) {
+        let page = pager.reserve_run(pages as usize).unwrap();
+        for page in page..page + pages {
+            pager.space.lock().map.settle(page, 64);
+        }
+        let units = pages as u32 * 64;
+        pager.abandon(&[Extent::of_pages(page, units, birth)], death);
+    }
+
+    fn pending(pager: &Pager) -> u64 {
+        pager.space_use().unwrap().pending_bytes / PAGE_BYTES as u64
+    }
+
+    #[test]
+    fn others_keep_what_they_reach_and_values_that_their_log_may_name() {
+        let pager = pager();
+        pager.set_durable(20);
+        dead(&pager, 1, 3, 12);
+        dead(&pager, 1, 9, 12);
+        // Born after the version that is seen, but the log that goes with that may be longer.
+        dead(&pager, 8, 9, 12);
+        pager.reclaim(&[20], &[20, 5]);
+        assert_eq!(pending(&pager), 1 + 8);
+        pager.reclaim(&[20], &[20, 11]);
+        assert_eq!(pending(&pager), 1 + 8);
+        pager.reclaim(&[20], &[20, 12]);
+        assert_eq!(pending(&pager), 0);
+    }
+
+    #[test]
+    fn in_quarantine_no_page_is_used_again() {
+        let pager = pager();
+        // In use at the opening, and replaced by the first version after it.
+        dead(&pager, 4, 1, 6);
+        pager.set_durable(5);
+        let end = pager.page_end();
+        pager.quarantine();
+        pager.reclaim(&[6], &[5]);
+        assert_eq!(pager.space_use().unwrap().free_bytes, 0);
+        assert!(pager.reserve_run(1).unwrap() >= end);
+        let free_before = pager.space_use().unwrap().free_bytes;
+        pager.end_quarantine();
+        let freed = pager.space_use().unwrap().free_bytes - free_before;
+        assert_eq!(freed / PAGE_BYTES as u64, end - SUPERBLOCK_PAGES - 4);
+        pager.set_durable(6);
+        pager.reclaim(&[6], &[6]);
+        assert_eq!(pending(&pager), 0);
     }
 }

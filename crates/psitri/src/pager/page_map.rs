@@ -360,6 +360,25 @@ impl PageMap {
         self.free_hint = self.free_hint.min(page as usize);
     }
 
+    /// Holds everything that is free, units in pages that are in use included. Returns what it added to each page. Nothing may be reserved.
+    pub fn hold_all(&mut self) -> Vec<u8> {
+        let full = UNITS_PER_PAGE as u8;
+        let added: Vec<u8> = self
+            .held
+            .iter()
+            .map(|&held| full - if is_free(held) { 0 } else { held })
+            .collect();
+        self.held.fill(full);
+        added
+    }
+
+    /// Lets go of what `hold_all` added.
+    pub fn release_all(&mut self, added: &[u8]) {
+        for (page, &units) in added.iter().enumerate().filter(|(_, units)| **units > 0) {
+            self.release(Extent::of_pages(page as u64, u32::from(units), 0));
+        }
+    }
+
     /// Stored pieces that changed since the last call, with their bytes.
     pub fn take_dirty(&mut self) -> Vec<(usize, Vec<u8>)> {
         let chunk = CHUNK_PAGES as usize;

@@ -19,6 +19,7 @@ pub(crate) mod image;
 mod map;
 mod memory;
 mod os;
+mod readers;
 #[doc(hidden)]
 pub mod sim;
 mod transfer;
@@ -26,6 +27,7 @@ mod transfer;
 pub use map::{ReadMap, WriteMap};
 pub use memory::MemoryStorage;
 pub use os::OsStorage;
+pub use readers::{READER_SLOTS_MAX, ReaderPin, ReaderSlot};
 
 use std::{any::Any, fmt, io, path::Path, sync::Arc};
 
@@ -88,6 +90,14 @@ pub enum StorageError {
         path: String,
         /// Process that holds it, when it could be told.
         holder: Option<u32>,
+    },
+    /// As many readers as there can be are open beside the writer.
+    #[error("{path}: {max} readers are open beside the writer; close one of them first")]
+    NoReaderSlot {
+        /// The directory.
+        path: String,
+        /// The limit.
+        max: u32,
     },
     /// A range that the file or mapping does not have.
     #[error("{file}: range {offset}+{len} is outside of {limit} bytes")]
@@ -178,6 +188,12 @@ impl StorageLock {
     }
 }
 
+impl From<ReaderSlot> for StorageLock {
+    fn from(slot: ReaderSlot) -> Self {
+        StorageLock::new(slot)
+    }
+}
+
 impl fmt::Debug for StorageLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StorageLock")
@@ -200,6 +216,19 @@ pub trait Storage: Send + Sync + fmt::Debug {
     fn sync_dir(&self) -> Result<(), StorageError>;
     /// Takes the directory's lock without waiting.
     fn lock(&self, mode: LockMode) -> Result<StorageLock, StorageError>;
+    /// Takes a slot for a reader beside a writer in another process, given back when it is dropped. `Io` with `Unsupported` where there are none.
+    fn take_reader_slot(&self) -> Result<ReaderSlot, StorageError> {
+        let error = io::Error::from(io::ErrorKind::Unsupported);
+        Err(StorageError::io(
+            "take_reader_slot",
+            &self.describe(),
+            error,
+        ))
+    }
+    /// What readers beside this writer see, in other processes and in this one.
+    fn reader_pins(&self) -> Result<Vec<ReaderPin>, StorageError> {
+        Ok(Vec::new())
+    }
     /// Where this is, for messages.
     fn describe(&self) -> String;
     /// Identity of the running system: another value means that everything not made durable may be gone. `None`: not known.

@@ -9,8 +9,8 @@
 //!
 //! Failure modes: errors of the system, with the operation and the file's path.
 use super::{
-    LOCK_FILE_NAME, LockMode, OpenMode, ReadMap, Storage, StorageError, StorageFile, StorageLock,
-    WriteMap, check_map_write,
+    LOCK_FILE_NAME, LockMode, OpenMode, ReadMap, ReaderPin, ReaderSlot, Storage, StorageError,
+    StorageFile, StorageLock, WriteMap, check_map_write, readers,
     transfer::{read_fully, uninterrupted, write_fully},
 };
 use rustix::{
@@ -203,6 +203,14 @@ impl Storage for OsStorage {
             let _ = writeln!(file, "{}", std::process::id());
         }
         Ok(StorageLock::new(file))
+    }
+
+    fn take_reader_slot(&self) -> Result<ReaderSlot, StorageError> {
+        ReaderSlot::take(&self.dir)
+    }
+
+    fn reader_pins(&self) -> Result<Vec<ReaderPin>, StorageError> {
+        readers::pins(&self.dir)
     }
 
     fn describe(&self) -> String {

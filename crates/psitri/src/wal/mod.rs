@@ -13,6 +13,7 @@
 //! | `group` | [`GroupCommit`]: one flush for many waiters |
 //! | `replay` | reads the log back and finds its end |
 //! | `resume` | continues a log after replay |
+//! | `salvage` | reads what can be read of a damaged log |
 //! | `ops` | what the engine puts into a record |
 //!
 //! Words: LSN = position in the stream of records, in bytes since the log began, without segment headers; always a multiple of 8.
@@ -32,12 +33,14 @@ pub mod ops;
 mod record;
 mod replay;
 mod resume;
+mod salvage;
 mod segment;
 mod shared;
 
 pub use appender::{Appended, Wal};
 pub use group::GroupCommit;
-pub use replay::{Record, ReplayEnd, replay, replay_while};
+pub use replay::{Record, ReplayEnd, replay, replay_between, replay_while};
+pub use salvage::{LogDamage, SalvagedLog, salvage};
 pub use shared::{Referred, SmallSegment, WalShared};
 
 use crate::storage::{MAP_ALIGNMENT_BYTES, StorageError};

@@ -14,7 +14,7 @@ use super::{
     record::{self, FRAGMENT_BYTES_MIN, Kind, padded_bytes},
     segment::{DATA_OFFSET, SegmentHeader, file_id},
 };
-use crate::storage::{OpenMode, Storage, StorageFile};
+use crate::storage::{OpenMode, Storage, StorageError, StorageFile};
 use std::sync::Arc;
 
 /// One record, as given to the visitor.
@@ -56,14 +56,34 @@ pub(super) struct Link {
     pub header: SegmentHeader,
 }
 
-struct Candidate {
-    file: Arc<dyn StorageFile>,
-    header: SegmentHeader,
+pub(super) struct Candidate {
+    pub file: Arc<dyn StorageFile>,
+    pub header: SegmentHeader,
     /// Bytes of the record area that the file really has.
-    data_bytes: u64,
+    pub data_bytes: u64,
 }
 
 impl Candidate {
+    /// Reads the header of a segment, and the highest LSN that it proves durable; `None` if the file is no part of the log.
+    fn read(storage: &dyn Storage, name: &str) -> Result<Option<(Candidate, u64)>, WalError> {
+        let file = storage.open(name, OpenMode::Read)?;
+        let file_bytes = file.len()?;
+        let mut page = vec![0; file_bytes.min(DATA_OFFSET) as usize];
+        file.read_at(&mut page, 0)?;
+        let Some(header) = SegmentHeader::decode(&page, name)? else {
+            return Ok(None);
+        };
+        let candidate = Candidate {
+            file,
+            header,
+            data_bytes: header
+                .file_bytes
+                .min(file_bytes)
+                .saturating_sub(DATA_OFFSET),
+        };
+        Ok(Some((candidate, header.proven_lsn(&page))))
+    }
+
     fn corrupted(&self, at: u64, what: &'static str) -> WalError {
         WalError::Corrupted {
             file: self.file.name().to_owned(),
@@ -130,12 +150,7 @@ pub fn replay_while(
         ));
     }
 
-    let mut reader = Reader {
-        lsn: from_lsn,
-        pending: None,
-        assembled: Vec::new(),
-        records: 0,
-    };
+    let mut reader = Reader::at(from_lsn);
     let mut stop = None;
     let mut used = first;
     for (at, candidate) in candidates.iter().enumerate().skip(first) {
@@ -174,6 +189,66 @@ pub fn replay_while(
     Ok(end)
 }
 
+/// Visits the records from `from_lsn` up to `to_lsn`, both ends of records that are durable, while another process may be writing behind
+/// `to_lsn`, and may be removing segments that end before `from_lsn`.
+pub fn replay_between(
+    storage: &dyn Storage,
+    from_lsn: u64,
+    to_lsn: u64,
+    mut visitor: impl FnMut(Record<'_>) -> Result<(), WalError>,
+) -> Result<(), WalError> {
+    if to_lsn <= from_lsn {
+        return Ok(());
+    }
+    let missing = || WalError::Corrupted {
+        file: storage.describe(),
+        offset: 0,
+        what: "a log segment of the last checkpoint is missing",
+    };
+    let mut candidates = Vec::new();
+    for name in storage.list()? {
+        if file_id(&name).is_none() {
+            continue;
+        }
+        match Candidate::read(storage, &name) {
+            Ok(found) => candidates.extend(found.map(|(candidate, _)| candidate)),
+            Err(WalError::Storage(StorageError::NotFound { .. })) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    candidates.sort_by_key(|candidate| candidate.header.sequence);
+    let first = candidates
+        .iter()
+        .rposition(|candidate| candidate.header.start_lsn <= from_lsn)
+        .filter(|&at| from_lsn - candidates[at].header.start_lsn <= candidates[at].data_bytes)
+        .ok_or_else(missing)?;
+    let mut reader = Reader::at(from_lsn);
+    for (at, candidate) in candidates.iter().enumerate().skip(first) {
+        if at != first && candidate.header.start_lsn != reader.lsn {
+            return Err(missing());
+        }
+        let next_start = candidates.get(at + 1).map(|next| next.header.start_lsn);
+        if next_start.is_some_and(|next| next < candidate.header.start_lsn) {
+            return Err(candidate.corrupted(0, "segments overlap"));
+        }
+        let mut is_behind = false;
+        let stop = reader.read_segment(candidate, next_start, &mut |record| {
+            is_behind = record.end_lsn > to_lsn;
+            if !is_behind {
+                visitor(record)?;
+            }
+            Ok(!is_behind)
+        })?;
+        if is_behind || reader.lsn >= to_lsn {
+            return Ok(());
+        }
+        if !stop.at_segment_end {
+            return Err(candidate.corrupted(stop.at, stop.what));
+        }
+    }
+    Err(missing())
+}
+
 /// Reads every header: the segments in order of their sequence, and the highest LSN that they prove durable.
 fn scan(storage: &dyn Storage, end: &mut ReplayEnd) -> Result<(Vec<Candidate>, u64), WalError> {
     let mut candidates = Vec::new();
@@ -181,25 +256,13 @@ fn scan(storage: &dyn Storage, end: &mut ReplayEnd) -> Result<(Vec<Candidate>, u
     for name in storage.list()? {
         let Some(id) = file_id(&name) else { continue };
         end.id_max = end.id_max.max(Some(id));
-        let file = storage.open(&name, OpenMode::Read)?;
-        let file_bytes = file.len()?;
-        let mut page = vec![0; file_bytes.min(DATA_OFFSET) as usize];
-        file.read_at(&mut page, 0)?;
-        let Some(header) = SegmentHeader::decode(&page, &name)? else {
+        let Some((candidate, proven)) = Candidate::read(storage, &name)? else {
             end.others.push(name);
             continue;
         };
-        proven_lsn = header.proven_lsn(&page).max(proven_lsn);
-        end.sequence_max = end.sequence_max.max(Some(header.sequence));
-        let data_bytes = header
-            .file_bytes
-            .min(file_bytes)
-            .saturating_sub(DATA_OFFSET);
-        candidates.push(Candidate {
-            file,
-            header,
-            data_bytes,
-        });
+        proven_lsn = proven.max(proven_lsn);
+        end.sequence_max = end.sequence_max.max(Some(candidate.header.sequence));
+        candidates.push(candidate);
     }
     candidates.sort_by_key(|candidate| candidate.header.sequence);
     for pair in candidates.windows(2) {
@@ -212,30 +275,40 @@ fn scan(storage: &dyn Storage, end: &mut ReplayEnd) -> Result<(Vec<Candidate>, u
 
 /// A record whose last fragment has not come yet.
 #[derive(Clone, Copy)]
-struct Pending {
-    start_lsn: u64,
+pub(super) struct Pending {
+    pub start_lsn: u64,
     csn: u64,
     op_count: u32,
 }
 
-struct Reader {
-    lsn: u64,
-    pending: Option<Pending>,
+#[derive(Default)]
+pub(super) struct Reader {
+    pub lsn: u64,
+    pub pending: Option<Pending>,
     assembled: Vec<u8>,
     records: u64,
 }
 
+impl Reader {
+    pub fn at(lsn: u64) -> Reader {
+        Reader {
+            lsn,
+            ..Reader::default()
+        }
+    }
+}
+
 /// Why reading a segment stopped.
-struct Stop {
+pub(super) struct Stop {
     /// Byte of the record area.
-    at: u64,
-    what: &'static str,
+    pub at: u64,
+    pub what: &'static str,
     /// Nothing is wrong; the log may go on in the next segment.
-    at_segment_end: bool,
+    pub at_segment_end: bool,
 }
 
 impl Reader {
-    fn read_segment(
+    pub fn read_segment(
         &mut self,
         candidate: &Candidate,
         next_start: Option<u64>,

@@ -1,0 +1,141 @@
+//! What the writer knows of readers in other processes: see `storage/readers.rs` for the protocol.
+//!
+//! # Invariants
+//! (1) The version that is durable is noted before the slots are read; both are pins of the reclaim that follows.
+//! (2) A pin that was there when the database was opened and is not of the version that was durable then is *stale*. As long as one is
+//!     there, the pager keeps its quarantine, and the version of the opening counts as pinned.
+//! (3) If the slots cannot be read, or one of them cannot, nothing is given back.
+
+use std::time::{Duration, Instant};
+
+use crate::{Result, engine::Engine, sync::MutexGuard};
+
+/// Pins of other processes, as of the last look.
+#[derive(Default)]
+pub(crate) struct OtherReaders {
+    seen: Vec<Seen>,
+    /// (2): slot and what it said, and the version that was durable.
+    stale: Vec<(u32, Option<u64>)>,
+    opened_at: u64,
+}
+
+struct Seen {
+    slot: u32,
+    version: Option<u64>,
+    /// When its version was first seen to be the durable one no more.
+    replaced: Option<Instant>,
+    reported: bool,
+}
+
+impl Seen {
+    fn age(&self) -> Duration {
+        self.replaced.map_or(Duration::ZERO, |at| at.elapsed())
+    }
+}
+
+impl Engine {
+    /// The first look, before anything is written to the data file. `durable`: tree version of the superblock.
+    pub fn find_stale_readers(&self, durable: u64) -> Result<()> {
+        let pins = self.storage.reader_pins()?;
+        let mut others = self.readers.lock();
+        others.opened_at = durable;
+        others.stale = pins
+            .into_iter()
+            .filter(|pin| pin.version != Some(durable))
+            .map(|pin| (pin.slot, pin.version))
+            .collect();
+        if !others.stale.is_empty() {
+            self.pager.quarantine();
+        }
+        Ok(())
+    }
+
+    /// Versions that must be kept for other processes, with the durable one. `None` if that cannot be told (3).
+    pub fn pins_of_others(&self) -> Option<Vec<u64>> {
+        // (1)
+        let durable = self.pager.durable_version();
+        let mut pins = vec![durable];
+        let others = self.look_at_readers(durable)?;
+        for seen in &others.seen {
+            pins.push(seen.version?);
+        }
+        if !others.stale.is_empty() {
+            pins.push(others.opened_at);
+        }
+        Some(pins)
+    }
+
+    fn look_at_readers(&self, durable: u64) -> Option<MutexGuard<'_, OtherReaders>> {
+        let mut others = self.readers.lock();
+        let pins = match self.storage.reader_pins() {
+            Ok(pins) => pins,
+            Err(error) => {
+                drop(others);
+                self.note_failure(&error.into());
+                return None;
+            }
+        };
+        if pins.is_empty() && others.seen.is_empty() && others.stale.is_empty() {
+            return Some(others);
+        }
+        let before = std::mem::take(&mut others.seen);
+        others.seen = pins
+            .iter()
+            .map(|pin| {
+                let known = before
+                    .iter()
+                    .find(|seen| (seen.slot, seen.version) == (pin.slot, pin.version));
+                let replaced = known
+                    .and_then(|seen| seen.replaced)
+                    .or_else(|| (pin.version != Some(durable)).then(Instant::now));
+                Seen {
+                    slot: pin.slot,
+                    version: pin.version,
+                    replaced,
+                    reported: known.is_some_and(|seen| seen.reported),
+                }
+            })
+            .collect();
+        if !others.stale.is_empty() {
+            others
+                .stale
+                .retain(|stale| pins.iter().any(|pin| (pin.slot, pin.version) == *stale));
+            if others.stale.is_empty() {
+                self.pager.end_quarantine();
+            }
+        }
+        Some(others)
+    }
+
+    /// Number of readers in other processes, and how long ago the oldest checkpoint that one of them sees was replaced.
+    pub fn readers_beside(&self) -> (u64, Duration) {
+        if self.read_only || self.in_memory {
+            return (0, Duration::ZERO);
+        }
+        let Some(others) = self.look_at_readers(self.pager.durable_version()) else {
+            return (0, Duration::ZERO);
+        };
+        let oldest = others.seen.iter().map(Seen::age).max();
+        (others.seen.len() as u64, oldest.unwrap_or_default())
+    }
+
+    /// Ages of the readers in other processes that are slow and were not reported yet, as of the last look.
+    pub fn slow_readers_beside(&self, slow_after: Duration) -> Vec<Duration> {
+        let mut others = self.readers.lock();
+        let slow = others
+            .seen
+            .iter_mut()
+            .filter(|seen| !seen.reported && seen.age() >= slow_after);
+        slow.map(|seen| {
+            seen.reported = true;
+            seen.age()
+        })
+        .collect()
+    }
+
+    /// Whether the last look found a reader in another process whose checkpoint was replaced.
+    pub fn has_old_readers_beside(&self) -> bool {
+        let others = self.readers.lock();
+        others.seen.iter().any(|seen| seen.replaced.is_some())
+    }
+}
