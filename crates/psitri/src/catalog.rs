@@ -28,6 +28,11 @@ const SAVED_BYTES: usize = 16;
 /// Parent of a keyspace that is no subtree.
 const PARENT_NONE: u32 = 0;
 
+/// Whether an entry of the catalog is that of a keyspace, by its key; others are counts of shared nodes and saved snapshots.
+pub(crate) fn is_keyspace(key: &[u8]) -> bool {
+    !key.starts_with(&SHARES_KEY)
+}
+
 /// A keyspace as the catalog stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CatalogEntry {

@@ -31,7 +31,7 @@ impl Database {
     /// Drops the entries of a keyspace that have expired, from memory and from the data file. Merges drop those that they come by; this visits
     /// all. Nothing happens in a keyspace whose entries do not expire.
     ///
-    /// It reads all leaves of the keyspace, rewrites those that have something to drop, and takes a checkpoint if there were any. Readers go on;
+    /// What clones and saved snapshots share stays where it is. It reads all other leaves of the keyspace, rewrites those that have something to drop, and takes a checkpoint if there were any. Readers go on;
     /// the keyspace takes no writes meanwhile, and it waits for the transaction that is open on it: do not call this in the thread of an open
     /// transaction.
     ///

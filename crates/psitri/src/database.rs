@@ -235,8 +235,8 @@ impl Database {
                 name: name.to_owned(),
             });
         }
-        let active = engine.states.current().active().id;
-        let slot = engine.free_slot(&tree, &[])?;
+        let (slots, active) = engine.free_slots(&tree, 1)?;
+        let slot = slots[0];
         let id = tree.keyspace_next;
         let mut ops = OpsBuilder::new();
         ops.create_keyspace(id, expiry, name.as_bytes());

@@ -1,7 +1,8 @@
 //! What all handles of one open database share, and the publication of its states.
 //!
 //! # Lock order
-//! keyspace write locks (by id) -> `tree` -> `commits` -> `layers` -> the pager's space. Readers take none of them.
+//! keyspace write locks (by id) -> `checkpointing` -> `tree` -> `keyspaces` -> `commits` -> `layers` -> counts of shared nodes -> the pager's
+//! space. Readers take none of them.
 //!
 //! # Invariants
 //! (1) A state is published only under `layers`; roots change only under `tree` as well, so tree versions are ordered.
@@ -603,25 +604,26 @@ impl Engine {
         self.freeze(generation)
     }
 
-    /// A slot for a new keyspace, beside those of `others`.
-    pub fn free_slot(&self, tree: &TreeState, others: &[KeyspaceState]) -> Result<u32> {
+    /// Slots for new keyspaces, and the generation that is active where they are free: nothing up to the one before counts for them.
+    pub fn free_slots(&self, tree: &TreeState, count: usize) -> Result<(Vec<u32>, u64)> {
         let state = self.states.current();
         let active = state.active();
-        let is_taken = |slot: u32| others.iter().any(|other| other.core.slot == slot);
-        let reusable = tree.free_slots.iter().find(|&&(slot, dropped_in)| {
-            !is_taken(slot) && (dropped_in < active.id || active.buffer(slot).is_none())
-        });
-        let slot = reusable.map_or_else(
-            || {
-                let next = state.keyspaces.len() as u32;
-                (next..).find(|&slot| !is_taken(slot)).unwrap_or(u32::MAX)
-            },
-            |&(slot, _)| slot,
-        );
-        if slot as usize >= KEYSPACES_MAX {
+        let is_free = |&&(slot, dropped_in): &&(u32, u64)| {
+            dropped_in < active.id || active.buffer(slot).is_none()
+        };
+        let reusable = tree
+            .free_slots
+            .iter()
+            .filter(is_free)
+            .map(|&(slot, _)| slot);
+        let slots: Vec<u32> = reusable
+            .chain(state.keyspaces.len() as u32..)
+            .take(count)
+            .collect();
+        if slots.iter().any(|&slot| slot as usize >= KEYSPACES_MAX) {
             return Err(Error::TooManyKeyspaces { max: KEYSPACES_MAX });
         }
-        Ok(slot)
+        Ok((slots, active.id))
     }
 
     /// The error of using a keyspace that a state does not have.

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Result, engine::Engine, sync::MutexGuard};
+use crate::{Result, engine::Engine, error::Error, sync::MutexGuard};
 
 /// Pins of other processes, as of the last look.
 #[derive(Default)]
@@ -17,6 +17,8 @@ pub(crate) struct OtherReaders {
     /// (2): slot and what it said, and the version that was durable.
     stale: Vec<(u32, Option<u64>)>,
     opened_at: u64,
+    /// Why the slots could not be read, the last time.
+    failure: Option<String>,
 }
 
 struct Seen {
@@ -70,11 +72,11 @@ impl Engine {
         let pins = match self.storage.reader_pins() {
             Ok(pins) => pins,
             Err(error) => {
-                drop(others);
-                self.note_failure(&error.into());
+                others.failure = Some(Error::from(error).to_string());
                 return None;
             }
         };
+        others.failure = None;
         if pins.is_empty() && others.seen.is_empty() && others.stale.is_empty() {
             return Some(others);
         }
@@ -85,9 +87,11 @@ impl Engine {
                 let known = before
                     .iter()
                     .find(|seen| (seen.slot, seen.version) == (pin.slot, pin.version));
+                let is_replaced = pin.version != Some(durable);
                 let replaced = known
                     .and_then(|seen| seen.replaced)
-                    .or_else(|| (pin.version != Some(durable)).then(Instant::now));
+                    .or_else(|| Some(Instant::now()))
+                    .filter(|_| is_replaced);
                 Seen {
                     slot: pin.slot,
                     version: pin.version,
@@ -117,6 +121,11 @@ impl Engine {
         };
         let oldest = others.seen.iter().map(Seen::age).max();
         (others.seen.len() as u64, oldest.unwrap_or_default())
+    }
+
+    /// Why nothing is given back (3), if that is so.
+    pub fn readers_failure(&self) -> Option<String> {
+        self.readers.lock().failure.clone()
     }
 
     /// Ages of the readers in other processes that are slow and were not reported yet, as of the last look.

@@ -15,10 +15,10 @@
 //!
 //! # Invariants
 //! (1) What only readers hold does not count as waiting for a checkpoint. Merges wait for readers, too, but not for one that sees a state
-//!     which was replaced [`PATIENCE`] ago.
+//!     which was replaced [`PATIENCE`] ago, and no longer than that at a time.
 //! (2) A checkpoint that fails holds nobody up. The merge goes on, and fails by itself if it has to.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{
     engine::Engine,
@@ -133,13 +133,16 @@ impl Engine {
 
     /// Waits while somebody who will soon be done holds more than may wait for a checkpoint anyway.
     fn wait_for_readers(&self) {
-        loop {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
             let age = self.oldest_pin_age();
             if age.is_zero() || age >= PATIENCE {
                 return;
             }
             let awaiting_max = self.awaiting_bytes_max(self.pager.live_bytes());
-            if self.pager.pending_bytes() < 2 * awaiting_max {
+            // What waits for a checkpoint is not theirs.
+            let held = (self.pager.pending_bytes()).saturating_sub(self.pager.awaiting_bytes());
+            if held < 2 * awaiting_max {
                 return;
             }
             std::thread::sleep(PATIENCE_POLL);

@@ -179,6 +179,14 @@ figures!(
     readers_beside,
 );
 
+impl Engine {
+    /// Why the last merge or checkpoint failed, or why space cannot be given back.
+    fn failure(&self) -> Option<String> {
+        let failure = self.signals.lock.lock().failure.clone();
+        failure.or_else(|| self.readers_failure())
+    }
+}
+
 impl Stats {
     /// The figures, without that which changes by itself.
     pub(crate) fn figures_but_time(&self) -> [(&'static str, u64); FIGURES] {
@@ -257,7 +265,7 @@ impl Engine {
             pins,
             oldest_pin_us,
             readers_beside: self.readers_beside().0,
-            failure: self.signals.lock.lock().failure.clone(),
+            failure: self.failure(),
             ..Stats::default()
         };
         if let Some(log) = &self.log {

@@ -408,3 +408,41 @@ fn a_spilled_commit_without_space_takes_no_later_commit_with_it() {
     }
     assert!(failed > refused && refused > 0, "{failed}, {refused}");
 }
+
+/// Snapshots that are not saved for want of space leave nothing behind that would hide a keyspace which is created next.
+#[test]
+fn a_snapshot_that_was_not_saved_takes_no_later_keyspace_with_it() {
+    let mut failed = 0;
+    for nth in 1..8 {
+        let storage = SimStorage::new(nth);
+        storage.set_rough_transfers(None);
+        let db = Database::open_on(Arc::new(storage.clone()), quiet_options()).unwrap();
+        let ks = db.create_keyspace("k").unwrap();
+        let mut txn = db.begin(&[&ks]).unwrap();
+        txn.upsert(&ks, b"a", b"1").unwrap();
+        txn.commit().unwrap();
+        db.checkpoint().unwrap();
+        let_settle();
+        storage.inject(Fault::nth(CallKind::Write, nth, FaultError::OutOfSpace));
+        let saved = db.save_snapshot("s");
+        storage.clear_faults();
+        if saved.is_ok() || db.checkpoint().is_err() {
+            continue;
+        }
+        failed += 1;
+        assert!(db.saved_snapshots().is_empty());
+        let after = db.create_keyspace("after").unwrap();
+        let mut txn = db.begin(&[&after]).unwrap();
+        txn.upsert(&after, b"b", b"2").unwrap();
+        txn.commit_with(Durability::Sync).unwrap();
+        storage.crash_now();
+        let next = storage.crash(nth);
+        drop(db);
+        let db = Database::open_on(Arc::new(next), quiet_options()).unwrap();
+        let after = db.open_keyspace("after").unwrap();
+        assert_eq!(db.get(&after, b"b").unwrap().as_deref(), Some(&b"2"[..]));
+        let report = db.verify().unwrap();
+        assert!(report.errors.is_empty(), "{:?}", report.errors);
+    }
+    assert!(failed > 0, "no write was hit");
+}

@@ -60,10 +60,13 @@ fn temporary() -> tempfile::TempDir {
 
 fn options() -> Options {
     Options::new()
-        .buffer_bytes(256 << 10)
+        // The last commits stay in the log, whatever takes how long.
+        .buffer_bytes(64 << 20)
+        .file_slack_percent(10_000)
         .wal_segment_bytes(64 << 10)
         .map_reserve_bytes(64 << 20)
         .idle_flush(Duration::from_secs(3600))
+        .stats_file(false)
 }
 
 fn key_of(name: &str, number: usize) -> Vec<u8> {
@@ -242,7 +245,8 @@ impl Layout {
             &mut values,
             &mut |value| {
                 let root = u64::from_le_bytes(value[..8].try_into().unwrap());
-                let name = String::from_utf8(value[24..].to_vec()).unwrap();
+                // Behind the flags, the parent and the number of aliases, all 0.
+                let name = String::from_utf8(value[33..].to_vec()).unwrap();
                 entries.push((name, NodeRef::from_bits(root)));
             },
         );

@@ -102,6 +102,7 @@ impl Pager {
                     space.map.release(extent);
                 }
                 space.durable_version = captured.version;
+                space.count_awaiting();
                 self.written_bytes
                     .fetch_sub(captured.written_bytes, Ordering::Relaxed);
                 Ok(())

@@ -125,6 +125,12 @@ impl Space {
             || (self.durable_version < dead.death && dead.may_be_logged())
     }
 
+    /// Counts anew, after another superblock became durable.
+    fn count_awaiting(&mut self) {
+        let awaiting = self.pending.iter().filter(|dead| self.is_awaiting(dead));
+        self.awaiting_units = awaiting.map(|dead| u64::from(dead.extent.units)).sum();
+    }
+
     fn bury(&mut self, dead: Pending) {
         if self.is_awaiting(&dead) {
             self.awaiting_units += u64::from(dead.extent.units);

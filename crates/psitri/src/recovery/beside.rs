@@ -35,7 +35,12 @@ pub(crate) fn open_beside_writer(storage: Arc<dyn Storage>, options: Options) ->
         let superblock = read_superblock(file.as_ref())?;
         let is_newest = || -> Result<bool> {
             fence(Ordering::SeqCst);
-            Ok(read_superblock(file.as_ref())?.generation == superblock.generation)
+            // One that was taken back leaves its number to the next.
+            let newest = read_superblock(file.as_ref())?;
+            let same = |a: &Superblock, b: &Superblock| {
+                (a.generation, a.tree_version) == (b.generation, b.tree_version)
+            };
+            Ok(same(&newest, &superblock))
         };
         slot.pin(superblock.tree_version)?;
         // Before that nothing keeps the file as long as it was: what is mapped may be gone.
@@ -64,8 +69,10 @@ pub(crate) fn open_beside_writer(storage: Arc<dyn Storage>, options: Options) ->
 /// Whether the checkpoint that a reader beside a writer sees was replaced.
 pub(crate) fn is_replaced(engine: &Engine) -> Result<bool> {
     let file = engine.storage.open(DATA_FILE, OpenMode::Read)?;
-    let newest = read_superblock(file.as_ref())?.generation;
-    Ok(newest != engine.tree.lock().checkpoint_generation)
+    let newest = read_superblock(file.as_ref())?;
+    let seen = engine.tree.lock().checkpoint_generation;
+    let version = engine.states.current().tree_version;
+    Ok(newest.generation != seen || newest.tree_version > version)
 }
 
 /// Page map, catalog and log of a checkpoint: its trees may have parts of commits, the rest of which is in the log up to where it was

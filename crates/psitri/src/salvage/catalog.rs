@@ -1,7 +1,10 @@
 //! Step 1: which keyspaces there are, and where their trees begin.
 
 use super::{CATALOG, Job, SalvagedFrom, Source, file::Superblocks, for_each_entry, walk::Walk};
-use crate::{catalog::CatalogEntry, node::Stored, tree::Root};
+use crate::{
+    catalog::{CatalogEntry, is_keyspace},
+    tree::Root,
+};
 
 impl Job<'_, '_> {
     /// Step 1. Returns the keyspaces, and how many there should be, if that is known.
@@ -10,6 +13,7 @@ impl Job<'_, '_> {
         let mut sources: Vec<Source> = Vec::new();
         let mut lost = Vec::new();
         let mut expected = None;
+        let mut others = 0;
         let mut version = 0;
         if superblocks.is_one_damaged || superblocks.newest.is_none() {
             damage.push("a superblock is damaged".to_owned());
@@ -28,11 +32,13 @@ impl Job<'_, '_> {
             let mut walk = Walk::new(self.file, catalog, version);
             while let Some(bytes) = walk.next_leaf() {
                 for_each_entry(&bytes, |key, stored| {
-                    let entry = match stored {
-                        Stored::Inline(value) if key.len() == 4 => CatalogEntry::decode(key, value),
-                        _ => None,
-                    };
-                    match entry.filter(|entry| entry.id != 0) {
+                    if !is_keyspace(key) {
+                        others += 1;
+                        return;
+                    }
+                    let value = self.file.stored(stored);
+                    let entry = value.and_then(|value| CatalogEntry::decode(key, &value));
+                    match entry {
                         Some(entry) => sources.push(Source {
                             entry,
                             from: SalvagedFrom::Checkpoint,
@@ -78,7 +84,11 @@ impl Job<'_, '_> {
                 }
             }
         }
-        (sources, expected)
+        // Saved snapshots, and counts of what they share.
+        (
+            sources,
+            expected.map(|expected| expected.saturating_sub(others)),
+        )
     }
 
     /// Entries of catalogs that no superblock leads to, with the versions of their leaves: of each keyspace the newest, and none that a newer

@@ -5,7 +5,7 @@
 use crate::{
     Result,
     error::Error,
-    node::{self, NodeRef, PAGE_BYTES, ValuePointer},
+    node::{self, NodeRef, PAGE_BYTES, Stored, ValuePointer},
     pager::{DATA_FILE, FORMAT_VERSION, Pager, SUPERBLOCK_PAGES, SlotError, Superblock},
     storage::{OpenMode, Storage, StorageFile},
     sync::Arc,
@@ -65,6 +65,14 @@ impl DamagedFile {
             .and_then(|()| node::validate_deep(&bytes))
             .map_err(|error| error.to_string())?;
         Ok(bytes)
+    }
+
+    /// The bytes of a value, wherever it is. None if they cannot be read.
+    pub fn stored(&self, stored: Stored<'_>) -> Option<Vec<u8>> {
+        match stored {
+            Stored::Inline(value) => Some(value.to_vec()),
+            Stored::External(pointer) => self.value(&pointer).ok(),
+        }
     }
 
     pub fn value(&self, pointer: &ValuePointer) -> Result<Vec<u8>, Unreadable> {

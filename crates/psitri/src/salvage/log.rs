@@ -59,14 +59,23 @@ impl Job<'_, '_> {
         told.commits = log.visited;
         told.commits_passed_by = log.passed_by;
         let places = log.damage.iter();
-        told.damage = places
-            .map(|damage| format!("{}, byte {}: {}", damage.file, damage.offset, damage.what))
-            .collect();
+        told.damage.extend(
+            places
+                .map(|damage| format!("{}, byte {}: {}", damage.file, damage.offset, damage.what)),
+        );
         Ok(())
     }
 
     /// Applies a record, all of it or nothing. False if it, or a value that it refers to, cannot be read.
     fn apply(&mut self, record: &Record<'_>, replay: &mut Replay) -> Result<bool> {
+        // Numbers have no gaps: what was between was in a checkpoint that is lost.
+        if let Some(csn) = replay.csn.filter(|csn| record.csn > csn + 1) {
+            let what = format!("commits {} to {} are nowhere", csn + 1, record.csn - 1);
+            self.report.log.damage.push(what);
+            if !self.options.past_damage {
+                return Ok(false);
+            }
+        }
         let mut changes = Vec::new();
         let mut others = Vec::new();
         let mut values_lost = 0;
@@ -122,6 +131,7 @@ impl Job<'_, '_> {
             }
         }
         self.report.log.values_lost += values_lost;
+        replay.csn = replay.csn.map(|csn| csn.max(record.csn));
         Ok(true)
     }
 

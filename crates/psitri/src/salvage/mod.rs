@@ -200,6 +200,8 @@ struct Replay {
     from_lsn: Option<u64>,
     durable_lsn: u64,
     catalog_csn: u64,
+    /// The newest commit in the trees, or applied; `None` if that is not known.
+    csn: Option<u64>,
     /// Whether every keyspace that there was is known, so that an operation on another one is an old one on one that was dropped.
     knows_all: bool,
 }
@@ -250,7 +252,7 @@ impl Job<'_, '_> {
         for source in &sources {
             self.fill_lost_ranges(source.entry.id)?;
         }
-        let known = sources.len() as u64 + self.report.entries_unknown;
+        let known = sources.len() as u64;
         let missing = keyspaces_expected.map(|expected| expected.saturating_sub(known));
         self.report.keyspaces_lost = missing.unwrap_or(0);
         if missing != Some(0) {
@@ -263,6 +265,7 @@ impl Job<'_, '_> {
             from_lsn: newest.map(|superblock| superblock.wal_start_lsn),
             durable_lsn: newest.map_or(0, |superblock| superblock.wal_durable_lsn),
             catalog_csn: newest.map_or(0, |superblock| superblock.catalog_csn),
+            csn: newest.map(|superblock| superblock.csn),
             knows_all: missing == Some(0),
         })
     }

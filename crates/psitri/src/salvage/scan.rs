@@ -13,8 +13,8 @@ use super::{
     walk::{Named, child_bounds, summary},
 };
 use crate::{
-    catalog::CatalogEntry,
-    node::{self, Inner, Leaf, NodeRef, PAGE_BYTES, Stored, UNIT_BYTES, UNITS_PER_PAGE},
+    catalog::{CatalogEntry, is_keyspace},
+    node::{self, Inner, Leaf, NodeRef, PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE},
     pager::SUPERBLOCK_PAGES,
 };
 
@@ -188,21 +188,16 @@ impl Scan {
         let mut is_proven = false;
         for entry in 0..leaf.len() {
             leaf.copy_key(entry, &mut key);
-            match (key.len(), leaf.value(entry)) {
-                (4, Stored::Inline(value)) => match CatalogEntry::decode(&key, value) {
-                    Some(entry) if entry.id != 0 => {
-                        let root = self.index_of(entry.root.node).map(|at| &self.nodes[at]);
-                        is_proven |= root.is_some_and(|root| {
-                            root.keys == entry.root.keys && root.birth <= found.birth
-                        });
-                        catalog.entries.push(entry);
-                    }
-                    Some(_) => catalog.unknown += 1,
-                    None => return None,
-                },
-                (0..4, _) => return None,
-                _ => catalog.unknown += 1,
+            if !is_keyspace(&key) {
+                catalog.unknown += 1;
+                continue;
             }
+            let value = file.stored(leaf.value(entry))?;
+            let entry = CatalogEntry::decode(&key, &value)?;
+            let root = self.index_of(entry.root.node).map(|at| &self.nodes[at]);
+            is_proven |=
+                root.is_some_and(|root| root.keys == entry.root.keys && root.birth <= found.birth);
+            catalog.entries.push(entry);
         }
         is_proven.then_some(catalog)
     }

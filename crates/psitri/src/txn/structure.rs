@@ -12,6 +12,8 @@
 //! # Failure modes
 //! Any error leaves everything as it was.
 
+use std::collections::{HashMap, HashSet};
+
 use super::WriteTxn;
 use crate::{
     Keyspace, Result,
@@ -123,20 +125,21 @@ impl WriteTxn {
         }
         let checkpointing = by_checkpoint.then(|| engine.checkpointing.lock());
         let mut tree = engine.tree.lock();
-        let mut names = engine.keyspaces.write();
         engine.check_writable()?;
         for new in &structure.create {
+            // Whoever changes names holds `tree`.
             if let Place::Named(name) = &new.place
-                && names.by_name.contains_key(&**name)
+                && engine.keyspaces.read().by_name.contains_key(&**name)
             {
                 let name = name.to_string();
                 return Err(Error::KeyspaceExists { name });
             }
         }
-        let (version, active) = {
-            let state = engine.states.current();
-            (state.tree_version + 1, state.active().id)
-        };
+        let (slots, active) = engine.free_slots(&tree, structure.create.len())?;
+        let version = engine.states.current().tree_version + 1;
+        let parts: HashMap<u32, usize> = (self.parts.iter().enumerate())
+            .map(|(index, part)| (part.id, index))
+            .collect();
         let mut keyspaces = KeyspaceChanges::default();
         let mut changes = Changes::default();
         let prepared = (|| {
@@ -147,7 +150,7 @@ impl WriteTxn {
                 }
                 let state = engine.states.current();
                 let mut all = state.keyspaces.iter().flatten();
-                if !all.all(|keyspace| self.parts.iter().any(|part| part.id == keyspace.core.id)) {
+                if !all.all(|keyspace| parts.contains_key(&keyspace.core.id)) {
                     return Ok(false);
                 }
             }
@@ -159,15 +162,15 @@ impl WriteTxn {
                 }
             }
             for core in &structure.drop {
-                kill_tree(&mut sink, self.root_of(core.id).node)?;
+                kill_tree(&mut sink, self.parts[parts[&core.id]].root.node)?;
                 ops.drop_keyspace(core.id);
                 keyspaces.dropped.push((core.slot, core.id));
             }
             changes = sink.finish()?;
-            for new in &structure.create {
+            for (new, &slot) in structure.create.iter().zip(&slots) {
                 let root = match &new.content {
                     Content::Empty => Root::default(),
-                    Content::CloneOf(id) => self.root_before(*id),
+                    Content::CloneOf(id) => self.root_before(parts[id]),
                     Content::Saved(saved, id) => {
                         // Dropped meanwhile, it has no say in what lives.
                         let now = tree.saved.get(&saved.name);
@@ -177,7 +180,6 @@ impl WriteTxn {
                         saved.keyspaces[id].root
                     }
                 };
-                let slot = engine.free_slot(&tree, &keyspaces.created)?;
                 if let Place::Subtree { parent, key } = &new.place {
                     ops.place_subtree(new.id, *parent, key);
                 }
@@ -213,6 +215,7 @@ impl WriteTxn {
             }
         }
 
+        let mut names = engine.keyspaces.write();
         let mut commits = engine.commits.lock();
         let csn = commits.csn_next;
         // Commits that still wait for the disk come before this one.
@@ -239,7 +242,7 @@ impl WriteTxn {
             return Err(error);
         }
         commits.csn_next = csn + 1;
-        tree.catalog_csn = csn;
+        let catalog_csn = std::mem::replace(&mut tree.catalog_csn, csn);
         if let Some(name) = &structure.save {
             let saved = self.save(name, tree.saved_next, csn, &mut changes);
             tree.saved_next += 1;
@@ -266,7 +269,7 @@ impl WriteTxn {
                     tree.saved.insert(saved.name.clone(), saved);
                 }
                 // Nobody saw the number, and numbers have no gaps. Where it may be on the disk the engine is poisoned, and gives none.
-                commits.csn_next = csn;
+                (commits.csn_next, tree.catalog_csn) = (csn, catalog_csn);
                 return Err(error);
             }
         } else {
@@ -292,11 +295,20 @@ impl WriteTxn {
             names.tell_parent(core);
         }
         let mut created = Vec::new();
+        if !slots.is_empty() {
+            let taken: HashSet<u32> = slots.into_iter().collect();
+            tree.free_slots.retain(|(free, _)| !taken.contains(free));
+        }
         for keyspace in keyspaces.created {
             let core = keyspace.core;
-            tree.free_slots.retain(|&(free, _)| free != core.slot);
             names.add(&core);
             created.push(Keyspace { core });
+        }
+        if engine.in_memory {
+            // No checkpoint will ask for them.
+            tree.dropped.clear();
+            tree.saved_changed.clear();
+            engine.pager.shares.take_dirty();
         }
         drop(names);
         drop(tree);
@@ -304,16 +316,10 @@ impl WriteTxn {
         Ok(Committed::Done(created))
     }
 
-    fn root_of(&self, id: u32) -> Root {
-        let part = self.parts.iter().find(|part| part.id == id);
-        part.expect("the transaction has the keyspace").root
-    }
-
     /// The root that a keyspace had when the transaction began: a subtree may be cloned to a key in itself.
-    fn root_before(&self, id: u32) -> Root {
-        let part = self.parts.iter().find(|part| part.id == id);
-        let part = part.expect("the transaction has the keyspace");
-        let keyspace = self.state().keyspace(part.slot, id);
+    fn root_before(&self, index: usize) -> Root {
+        let part = &self.parts[index];
+        let keyspace = self.state().keyspace(part.slot, part.id);
         keyspace.expect("the state was pinned for it").root
     }
 

@@ -364,7 +364,7 @@ impl Part {
 
     /// An error if a value in a range is a subtree.
     pub(super) fn check_no_subtree_in(&self, lo: &[u8], hi: Option<&[u8]>) -> Result<()> {
-        if !self.has_subtrees {
+        if !self.has_subtrees || hi.is_some_and(|hi| hi <= lo) {
             return Ok(());
         }
         let hi = hi.map_or(Bound::Unbounded, Bound::Excluded);
