@@ -25,6 +25,8 @@ use std::{
 const RATIO_MAX: f64 = 1.25;
 /// What comes on top whatever the database holds: pieces by which the file grows and a merge writes.
 const FIXED_BYTES_MAX: u64 = 4 << 20;
+/// Name of the phase that compacts.
+const COMPACT: &str = "compact";
 /// The same after a compaction.
 const RATIO_COMPACTED_MAX: f64 = 1.02;
 /// Smaller databases than this say little: what they take whatever they hold is a large share of it.
@@ -260,7 +262,8 @@ impl Space<'_> {
         for remark in &row.remarks {
             println!("          {remark}");
         }
-        if self.kind.is_bounded() && row.samples_over > 0 {
+        // A compaction writes a keyspace anew beside the old one: that is what it is asked for.
+        if self.kind.is_bounded() && name != COMPACT && row.samples_over > 0 {
             self.failures.push(format!(
                 "{name}: in {} of {} samples the file was larger than {RATIO_MAX} times what was reachable and {} MiB",
                 row.samples_over,
@@ -279,7 +282,7 @@ impl Space<'_> {
             database.checkpoint()?;
             Ok(1)
         })?;
-        let row = self.phase(database, "compact", |_| {
+        let row = self.phase(database, COMPACT, |_| {
             database.compact()?;
             Ok(1)
         })?;
