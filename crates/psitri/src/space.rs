@@ -5,10 +5,11 @@
 //! those who let things die wait for checkpoints. The slack, [`Options::file_slack_percent`](crate::Options::file_slack_percent)
 //! of the content, is divided between
 //!
-//! * what is dead and waits for a checkpoint: half of its share asks for one, all of it makes merges wait ([`Engine::wait_for_space`]);
+//! * the ends of pages that are not full, and the growth of the file by whole pieces;
 //! * large values that were written and are not merged yet: what they replace is not dead before;
-//! * free space for the next slices of a merge, beyond which space is given back to the file system after each checkpoint;
-//! * the ends of pages that are not full, and the growth of the file by whole pieces.
+//! * what is dead and waits for a checkpoint, with the next slice of a merge: whatever the ends of pages leave. Half of it asks for a
+//!   checkpoint, so that merges go on while that is written; all of it makes merges wait ([`Engine::wait_for_space`]);
+//! * free space, which is what was waiting before: beyond it, space is given back to the file system after each checkpoint.
 //!
 //! # Thread safety
 //! Called by merges and by those who drop keyspaces, between publications, with no lock held; checkpoints take turns.
@@ -20,16 +21,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{
-    engine::Engine,
-    node::PAGE_BYTES,
-    pager::{Pager, SpaceUse},
-    state::Generation,
-    sync::Ordering,
-};
+use crate::{engine::Engine, pager::Held, state::Generation, sync::Ordering};
 
-/// Parts of a hundred of the slack that may be dead and wait for a checkpoint.
-const AWAITING_PARTS: u64 = 32;
+/// Parts of a hundred of the slack that may always be dead and wait for a checkpoint, however empty the pages are.
+const AWAITING_PARTS_MIN: u64 = 32;
 /// Parts of a hundred of the slack that are used at all: the file grows by more than it needs, and transactions that are not given the
 /// processor hold what died since they began.
 const USED_PARTS: u64 = 88;
@@ -51,16 +46,28 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const PATIENCE_POLL: Duration = Duration::from_millis(1);
 
 /// Runs of 256 KiB and more are given back first, then shorter ones.
-const GIVE_BACK_PAGES: [usize; 2] = [64, 16];
+const GIVE_BACK_PAGES: [usize; 3] = [64, 16, 4];
 
 impl Engine {
     fn slack_bytes(&self, live_bytes: u64) -> u64 {
         live_bytes / 100 * u64::from(self.options.file_slack_percent)
     }
 
-    /// How much may be dead and wait for a checkpoint.
-    fn awaiting_bytes_max(&self, live_bytes: u64) -> u64 {
-        (self.slack_bytes(live_bytes) / 100 * AWAITING_PARTS).max(AWAITING_BYTES_MIN)
+    /// How much may at least be dead and wait for a checkpoint.
+    fn awaiting_bytes_least(&self, live_bytes: u64) -> u64 {
+        (self.slack_bytes(live_bytes) / 100 * AWAITING_PARTS_MIN).max(AWAITING_BYTES_MIN)
+    }
+
+    /// How much may be dead and wait for a checkpoint: what the ends of pages leave, less a slice that may be written when that is reached.
+    fn awaiting_bytes_max(&self, held: &Held) -> u64 {
+        let room = self
+            .used_slack_bytes(held)
+            .saturating_sub(held.page_end_bytes());
+        (room / (SLICE_PARTS + 1) * SLICE_PARTS).max(self.awaiting_bytes_least(held.live_bytes))
+    }
+
+    fn used_slack_bytes(&self, held: &Held) -> u64 {
+        self.slack_bytes(held.live_bytes) / 100 * USED_PARTS
     }
 
     /// How much a merge writes, or lets die, between two publications.
@@ -69,8 +76,7 @@ impl Engine {
         if self.in_memory {
             return buffer_share;
         }
-        let awaiting_max = self.awaiting_bytes_max(self.pager.live_bytes());
-        (awaiting_max / SLICE_PARTS)
+        (self.awaiting_bytes_max(&self.pager.held()) / SLICE_PARTS)
             .max(SLICE_BYTES_MIN)
             .min(buffer_share)
     }
@@ -90,7 +96,7 @@ impl Engine {
     fn filled_by_large_values(&self, bytes: u64) -> u64 {
         let buffer_bytes = self.options.buffer_bytes as u64;
         let bytes_max = self
-            .awaiting_bytes_max(self.pager.live_bytes())
+            .awaiting_bytes_least(self.pager.live_bytes())
             .max(buffer_bytes / LARGE_BUFFER_SHARE)
             .min(self.options.checkpoint_bytes);
         let filled = u128::from(bytes) * u128::from(buffer_bytes) / u128::from(bytes_max);
@@ -99,7 +105,8 @@ impl Engine {
 
     /// Whether so much is dead that a checkpoint is worth while for its space.
     pub fn is_space_due(&self) -> bool {
-        self.pager.awaiting_bytes() * 2 >= self.awaiting_bytes_max(self.pager.live_bytes())
+        let held = self.pager.held();
+        held.awaiting_bytes * 2 >= self.awaiting_bytes_max(&held)
     }
 
     /// Asks for a checkpoint if much is dead, and waits for one if too much is. Called after something died, with no lock held but write
@@ -114,8 +121,10 @@ impl Engine {
         if !self.is_space_due() {
             return;
         }
-        let is_too_much =
-            || self.pager.awaiting_bytes() >= self.awaiting_bytes_max(self.pager.live_bytes());
+        let is_too_much = || {
+            let held = self.pager.held();
+            held.awaiting_bytes >= self.awaiting_bytes_max(&held)
+        };
         if !is_too_much() {
             self.signals.work.notify_all();
             return;
@@ -139,10 +148,10 @@ impl Engine {
             if age.is_zero() || age >= PATIENCE {
                 return;
             }
-            let awaiting_max = self.awaiting_bytes_max(self.pager.live_bytes());
+            let held = self.pager.held();
             // What waits for a checkpoint is not theirs.
-            let held = (self.pager.pending_bytes()).saturating_sub(self.pager.awaiting_bytes());
-            if held < 2 * awaiting_max {
+            let by_readers = held.pending_bytes.saturating_sub(held.awaiting_bytes);
+            if by_readers < 2 * self.awaiting_bytes_least(held.live_bytes) {
                 return;
             }
             std::thread::sleep(PATIENCE_POLL);
@@ -151,20 +160,17 @@ impl Engine {
     }
 
     /// How much free space stays in the file after a checkpoint.
-    fn free_bytes_max(&self, space: &SpaceUse) -> u64 {
-        let awaiting_max = self.awaiting_bytes_max(space.reachable_bytes);
-        let slack = self.slack_bytes(space.reachable_bytes) / 100 * USED_PARTS;
-        let held = self.pager.page_end() * PAGE_BYTES as u64 - space.free_bytes;
-        let page_ends = held.saturating_sub(space.reachable_bytes + space.pending_bytes);
-        slack
-            .saturating_sub(page_ends + awaiting_max)
+    fn free_bytes_max(&self) -> u64 {
+        let held = self.pager.held();
+        self.used_slack_bytes(&held)
+            .saturating_sub(held.page_end_bytes() + held.pending_bytes)
             .max(AWAITING_BYTES_MIN)
     }
 
     /// Gives free space back of which there is too much. `written_bytes` were written since the checkpoint before: as much will be needed
     /// until the next.
     pub fn give_back(&self, written_bytes: u64) -> crate::Result<()> {
-        let free_max = self.free_bytes_max(&self.pager.space_use()?);
+        let free_max = self.free_bytes_max();
         let keep = written_bytes.min(free_max / 4 * 3);
         for pages in GIVE_BACK_PAGES {
             if self.pager.give_back(pages, free_max, keep)? <= free_max {
@@ -172,12 +178,5 @@ impl Engine {
             }
         }
         Ok(())
-    }
-}
-
-impl Pager {
-    /// Bytes that are dead and that the durable superblock, or the one being written, still reaches.
-    pub fn awaiting_bytes(&self) -> u64 {
-        self.awaiting_units() * crate::node::UNIT_BYTES as u64
     }
 }

@@ -131,6 +131,12 @@ impl Space {
         self.awaiting_units = awaiting.map(|dead| u64::from(dead.extent.units)).sum();
     }
 
+    /// Bytes that are dead and that something may still reach.
+    fn pending_bytes(&self) -> u64 {
+        let units = self.pending.iter().map(|p| u64::from(p.extent.units));
+        units.sum::<u64>() * UNIT_BYTES as u64
+    }
+
     fn bury(&mut self, dead: Pending) {
         if self.is_awaiting(&dead) {
             self.awaiting_units += u64::from(dead.extent.units);
@@ -151,6 +157,26 @@ pub(crate) struct SpaceUse {
     pub free_runs: u64,
     pub free_run_max_bytes: u64,
     pub pending_bytes: u64,
+}
+
+/// What keeps pages of the data file from being free.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub live_bytes: u64,
+    /// Dead, and reached by somebody.
+    pub pending_bytes: u64,
+    /// Of these, what the durable superblock reaches, or the one being written.
+    pub awaiting_bytes: u64,
+    /// Pages that are not free.
+    pub page_bytes: u64,
+}
+
+impl Held {
+    /// Parts of pages that hold nothing.
+    pub fn page_end_bytes(&self) -> u64 {
+        self.page_bytes
+            .saturating_sub(self.live_bytes + self.pending_bytes)
+    }
 }
 
 impl Pager {
@@ -493,11 +519,6 @@ impl Pager {
         space.pending.len() >= space.reclaim_at
     }
 
-    /// Units that are dead and that the durable superblock, or the one being written, still reaches.
-    pub fn awaiting_units(&self) -> u64 {
-        self.space.lock().awaiting_units
-    }
-
     /// Bytes of nodes and values that were counted as dead since the database was opened.
     #[inline]
     pub fn killed_total(&self) -> u64 {
@@ -516,7 +537,6 @@ impl Pager {
 
     pub fn space_use(&self) -> Result<SpaceUse> {
         let file_bytes = self.file.allocated_bytes()?;
-        let pending_bytes = self.pending_bytes();
         let space = self.space.lock();
         let free = space.map.free_use();
         Ok(SpaceUse {
@@ -526,15 +546,19 @@ impl Pager {
             hole_bytes: free.hole_pages * PAGE_BYTES as u64,
             free_runs: free.runs,
             free_run_max_bytes: free.run_max_pages * PAGE_BYTES as u64,
-            pending_bytes,
+            pending_bytes: space.pending_bytes(),
         })
     }
 
-    /// Bytes that are dead and that something may still reach.
-    pub fn pending_bytes(&self) -> u64 {
+    /// What keeps pages from being free. Costs a look at one byte a page.
+    pub fn held(&self) -> Held {
         let space = self.space.lock();
-        let units = space.pending.iter().map(|p| u64::from(p.extent.units));
-        units.sum::<u64>() * UNIT_BYTES as u64
+        Held {
+            live_bytes: space.map.live_bytes(),
+            pending_bytes: space.pending_bytes(),
+            awaiting_bytes: space.awaiting_units * UNIT_BYTES as u64,
+            page_bytes: (space.map.page_end() - space.map.free_pages()) * PAGE_BYTES as u64,
+        }
     }
 
     /// Bytes of nodes and values that something can reach.

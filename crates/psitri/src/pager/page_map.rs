@@ -159,6 +159,10 @@ impl PageMap {
         FreeUse::count(&self.held)
     }
 
+    pub fn free_pages(&self) -> u64 {
+        self.held.iter().filter(|&&h| is_free(h)).count() as u64
+    }
+
     /// Free pages that have blocks in the file system.
     pub fn unpunched_pages(&self) -> u64 {
         self.held.iter().filter(|&&h| h == 0).count() as u64
