@@ -65,6 +65,8 @@ pub struct Settings {
     pub write_buffer_bytes: Option<u64>,
     /// Threads for merges and compactions; the engine's default without.
     pub merge_threads: Option<usize>,
+    /// How much larger than its content the data file may become, in percent; the engine's default without.
+    pub file_slack_percent: Option<u32>,
     pub compression: Compression,
     /// Bytes of keys and values that the workload is going to keep, for engines that reserve a map of addresses.
     pub data_bytes_expected: Option<u64>,

@@ -55,6 +55,10 @@ pub struct TuningOptions {
     #[arg(long)]
     pub merge_threads: Option<usize>,
 
+    /// How much larger than its content the data file may become while it is in use, in percent, in engines that bound it
+    #[arg(long, value_name = "PERCENT")]
+    pub file_slack_percent: Option<u32>,
+
     /// Compression of blocks, in engines that have one
     #[arg(long, value_enum, default_value_t)]
     pub compression: Compression,
@@ -79,6 +83,7 @@ impl TuningOptions {
             cache_bytes: self.cache_mib.map(|mib| mib << 20),
             write_buffer_bytes: self.write_buffer_mib.map(|mib| mib << 20),
             merge_threads: self.merge_threads,
+            file_slack_percent: self.file_slack_percent,
             compression: self.compression,
             data_bytes_expected: Some(data_bytes_expected),
         }

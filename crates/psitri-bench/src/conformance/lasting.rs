@@ -95,6 +95,7 @@ pub fn settings_are_accepted<E: Engine>() -> Result<()> {
         cache_bytes: Some(64 << 20),
         write_buffer_bytes: Some(16 << 20),
         merge_threads: Some(1),
+        file_slack_percent: Some(100),
         compression: Compression::Lz4,
         data_bytes_expected: Some(64 << 20),
     };

@@ -81,6 +81,9 @@ fn options(settings: &Settings) -> Options {
     if let Some(threads) = settings.merge_threads {
         options = options.merge_threads(threads);
     }
+    if let Some(percent) = settings.file_slack_percent {
+        options = options.file_slack_percent(percent);
+    }
     options
 }
 
@@ -191,6 +194,9 @@ impl<const DIRECT: bool> Engine for Native<DIRECT> {
         }
         if let Some(threads) = settings.merge_threads {
             lines.push(format!("merge_threads {threads}"));
+        }
+        if let Some(percent) = settings.file_slack_percent {
+            lines.push(format!("file_slack_percent {percent}"));
         }
         lines.push("no compression: the engine has none".to_owned());
         Description {
