@@ -68,6 +68,8 @@ mod compaction;
 #[cfg(not(loom))]
 mod count;
 #[cfg(not(loom))]
+mod counters;
+#[cfg(not(loom))]
 mod cursor;
 #[cfg(not(loom))]
 mod database;
@@ -101,6 +103,8 @@ mod pager;
 mod prefetch;
 #[cfg(not(loom))]
 mod progress;
+#[cfg(not(loom))]
+mod publication;
 #[cfg(not(loom))]
 mod readers;
 #[cfg(not(loom))]

@@ -18,11 +18,11 @@ use super::WriteTxn;
 use crate::{
     Keyspace, Result,
     buffer::Kind,
-    engine::{KeyspaceChanges, RootUpdate},
     error::Error,
     keyspace::{KeyspaceCore, Place},
     node::{SubtreeRef, ValuePointer},
     pager::{Changes, Sink},
+    publication::{KeyspaceChanges, RootUpdate},
     saved::{SavedKeyspace, SavedSnapshot, not_found},
     state::{Aliases, KeyspaceState},
     sync::{Arc, Ordering},
