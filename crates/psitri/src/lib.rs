@@ -74,6 +74,8 @@ mod cursor;
 #[cfg(not(loom))]
 mod database;
 #[cfg(not(loom))]
+mod drain;
+#[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
 mod error;
