@@ -17,11 +17,12 @@ use std::time::Instant;
 use crate::{
     Result,
     catalog::{CatalogEntry, CatalogUpdate, update_shares},
-    engine::{Commits, Engine, KeyspaceChanges, RootUpdate, SignalState, TreeState, apply_roots},
+    engine::{Commits, Engine, SignalState, TreeState},
     error::Error,
     events::Event,
     merger::merge_bytes,
     pager::{Captured, Changes, CheckpointRecord, Sink},
+    publication::{KeyspaceChanges, RootUpdate, apply_roots},
     saved::SavedSnapshot,
     state::{KeyspaceTable, State},
     sync::{Arc, MutexGuard, Ordering},

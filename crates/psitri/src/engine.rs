@@ -1,14 +1,12 @@
-//! What all handles of one open database share, and the publication of its states.
+//! What all handles of one open database share.
 //!
 //! # Lock order
 //! keyspace write locks (by id) -> `checkpointing` -> `tree` -> `keyspaces` -> `commits` -> `layers` -> counts of shared nodes -> the pager's
 //! space. Readers take none of them.
 //!
 //! # Invariants
-//! (1) A state is published only under `layers`; roots change only under `tree` as well, so tree versions are ordered.
-//! (2) `visible_csn` only grows, and every commit up to it is in the layers of the state that is current then.
-//! (3) Space is reclaimed under `tree`, with the pins of all states and of other processes: no version is published in between.
-//! (4) After a failed flush or write of the log or a superblock the engine is poisoned: nothing is written any more.
+//! (1) `visible_csn` only grows, and every commit up to it is in the layers of the state that is current then.
+//! (2) After a failed flush or write of the log or a superblock the engine is poisoned: nothing is written any more.
 
 use std::{
     collections::BTreeMap,
@@ -19,16 +17,17 @@ use std::{
 use crate::{
     Options, Result,
     buffer::BufferError,
+    counters::Counters,
     error::Error,
     events::Event,
     keyspace::{KeyspaceCore, Names},
-    pager::{Changes, Pager},
+    pager::Pager,
     pins::Registry,
     readers::OtherReaders,
     saved::SavedSnapshot,
-    state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, KeyspaceTable, State},
+    state::{ArenaPool, KEYSPACES_MAX, KeyspaceState, State},
     storage::{Storage, StorageLock},
-    sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock},
+    sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, RwLock},
     tree::Root,
     wal::{Wal, WalError, WalShared},
 };
@@ -59,131 +58,6 @@ pub(crate) struct TreeState {
     pub saved_changed: Vec<(Arc<SavedSnapshot>, bool)>,
     /// Slots that may be used again once the generation is frozen.
     pub free_slots: Vec<(u32, u64)>,
-}
-
-/// What was merged for one keyspace.
-pub(crate) struct RootUpdate {
-    pub slot: u32,
-    pub id: u32,
-    /// The new root. `None` leaves the present one, whatever it is by then: a direct transaction may exchange it while the
-    /// merge passes over an empty buffer.
-    pub root: Option<Root>,
-    pub generation_merged: u64,
-    /// Greater than `generation_merged` while the root has a part of some generations.
-    pub generation_merging: u64,
-    pub csn_merged: u64,
-}
-
-/// Which keyspaces come and go with a version.
-#[derive(Default)]
-pub(crate) struct KeyspaceChanges {
-    pub created: Vec<KeyspaceState>,
-    /// Slots and ids.
-    pub dropped: Vec<(u32, u32)>,
-    /// Slots and ids of those whose entries in the catalog change.
-    pub touched: Vec<(u32, u32)>,
-}
-
-impl KeyspaceChanges {
-    fn apply(&self, table: &mut KeyspaceTable) {
-        for keyspace in &self.created {
-            let slot = keyspace.core.slot as usize;
-            if table.len() <= slot {
-                table.resize(slot + 1, None);
-            }
-            table[slot] = Some(keyspace.clone());
-        }
-        for &(slot, id) in &self.dropped {
-            debug_assert!(
-                table[slot as usize]
-                    .as_ref()
-                    .is_some_and(|k| k.core.id == id)
-            );
-            table[slot as usize] = None;
-        }
-        for &(slot, id) in &self.touched {
-            let keyspace = table[slot as usize].as_mut();
-            if let Some(keyspace) = keyspace.filter(|keyspace| keyspace.core.id == id) {
-                keyspace.dirty = true;
-            }
-        }
-    }
-}
-
-/// Counters for `stats`. Commits touch none of them.
-pub(crate) struct Counters {
-    pub merges: AtomicU64,
-    pub merged_entries: AtomicU64,
-    pub merged_bytes: AtomicU64,
-    pub merging: Activity,
-    pub checkpoints: AtomicU64,
-    pub checkpointing: Activity,
-    pub stalls: AtomicU64,
-    pub stalled_us: AtomicU64,
-    pub paced: AtomicU64,
-    pub paced_us: AtomicU64,
-    /// When the database was opened, with which commit as its newest, and where the log ended.
-    pub opened_at: Instant,
-    pub opened_csn: u64,
-    pub opened_lsn: u64,
-}
-
-impl Counters {
-    fn new(opened_csn: u64, opened_lsn: u64) -> Counters {
-        Counters {
-            merges: AtomicU64::new(0),
-            merged_entries: AtomicU64::new(0),
-            merged_bytes: AtomicU64::new(0),
-            merging: Activity::default(),
-            checkpoints: AtomicU64::new(0),
-            checkpointing: Activity::default(),
-            stalls: AtomicU64::new(0),
-            stalled_us: AtomicU64::new(0),
-            paced: AtomicU64::new(0),
-            paced_us: AtomicU64::new(0),
-            opened_at: Instant::now(),
-            opened_csn,
-            opened_lsn,
-        }
-    }
-}
-
-/// Work that is done now and then, by one thread at a time: how long it takes.
-#[derive(Default)]
-pub(crate) struct Activity {
-    /// Of all that ended, in microseconds.
-    pub total_us: AtomicU64,
-    /// Of the one that ended last.
-    pub last_us: AtomicU64,
-    /// When the one at work began.
-    since: Mutex<Option<Instant>>,
-}
-
-impl Activity {
-    /// Work begins; it ends when what is returned is dropped.
-    pub fn begin(&self) -> Busy<'_> {
-        *self.since.lock() = Some(Instant::now());
-        Busy(self)
-    }
-
-    /// For how long the one at work has been at it; zero if there is none.
-    pub fn now_us(&self) -> u64 {
-        (*self.since.lock()).map_or(0, |since| since.elapsed().as_micros() as u64)
-    }
-}
-
-/// Work that goes on.
-pub(crate) struct Busy<'a>(&'a Activity);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        let Some(since) = self.0.since.lock().take() else {
-            return;
-        };
-        let took = since.elapsed().as_micros() as u64;
-        self.0.total_us.fetch_add(took, Ordering::Relaxed);
-        self.0.last_us.store(took, Ordering::Relaxed);
-    }
 }
 
 /// What wakes the background threads and those who wait for them.
@@ -371,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// (4): remembers the first failure after which the state of the disk is unknown.
+    /// (2): remembers the first failure after which the state of the disk is unknown.
     pub fn poison(&self, error: &Error) {
         let cause = error.to_string();
         let is_first = self.poison.set(cause.clone()).is_ok();
@@ -383,30 +257,6 @@ impl Engine {
 
     pub fn is_poisoned(&self) -> bool {
         self.poison.get().is_some()
-    }
-
-    /// Publishes a state made from the current one. Returns what `change` returned.
-    pub fn change_layers<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let _layers = self.layers.lock();
-        let mut next = {
-            let current = self.states.current();
-            State {
-                tree_version: current.tree_version,
-                generations: current.generations.clone(),
-                keyspaces: Arc::clone(&current.keyspaces),
-                replaced: Default::default(),
-            }
-        };
-        let result = change(&mut next);
-        self.publish_state(next);
-        result
-    }
-
-    /// Makes a state current. The caller holds `layers` (1).
-    fn publish_state(&self, state: State) {
-        // Whoever holds the one before sees what is old from now on.
-        let _ = self.states.current().replaced.at.set(Instant::now());
-        self.states.publish(Box::new(state));
     }
 
     /// How long ago the oldest state that somebody still sees, here or in another process, was replaced. Zero if all see the current one.
@@ -438,79 +288,6 @@ impl Engine {
                 .map_or(0, |space| space.pending_bytes);
             self.tell(|| Event::SlowReader { age, pending_bytes });
         }
-    }
-
-    /// Publishes new roots, and what was written and made obsolete for them. `tree` is the held lock.
-    pub fn publish_roots(
-        &self,
-        tree: &mut MutexGuard<'_, TreeState>,
-        updates: &[RootUpdate],
-        keyspaces: &KeyspaceChanges,
-        mut changes: Changes,
-    ) {
-        let version = self.states.current().tree_version + 1;
-        self.pager.publish(version, &mut changes);
-        self.change_layers(|state| apply_roots(state, version, updates, keyspaces));
-        if self.in_memory {
-            self.pager.set_durable(version);
-        }
-        self.reclaim_sometimes(tree);
-    }
-
-    /// Frees what nobody can reach any more. `_tree` is the held lock (invariant 3).
-    pub fn reclaim(&self, _tree: &mut MutexGuard<'_, TreeState>) {
-        let Some(others) = self.pins_of_others() else {
-            return self.reclaim_states();
-        };
-        let mut pins = vec![self.states.current().tree_version];
-        let retired = self.states.reclaim(|state| pins.push(state.tree_version));
-        self.pager.reclaim(&pins, &others);
-        drop(retired);
-    }
-
-    /// Frees states that nobody can reach any more, and space when enough has died to make a look at it worth while.
-    fn reclaim_sometimes(&self, tree: &mut MutexGuard<'_, TreeState>) {
-        if self.pager.is_reclaim_due() {
-            self.reclaim(tree);
-        } else {
-            self.reclaim_states();
-        }
-    }
-
-    /// Frees states that nobody can reach any more, and with them merged buffers.
-    pub fn reclaim_states(&self) {
-        drop(self.states.reclaim(|_| ()));
-    }
-
-    /// Freezes the active generation if it is still `generation` and holds anything.
-    pub fn freeze(&self, generation: u64) -> Result<()> {
-        let next = Arc::new(Generation::new(generation + 1, &self.pool)?);
-        let frozen = {
-            let _layers = self.layers.lock();
-            let current = self.states.current();
-            if current.active().id != generation || current.active().is_empty() {
-                false
-            } else {
-                let mut generations = Vec::with_capacity(current.generations.len() + 1);
-                generations.push(next);
-                generations.extend(current.generations.iter().cloned());
-                let state = State {
-                    tree_version: current.tree_version,
-                    generations,
-                    keyspaces: Arc::clone(&current.keyspaces),
-                    replaced: Default::default(),
-                };
-                drop(current);
-                self.generation_active
-                    .store(generation + 1, Ordering::SeqCst);
-                self.publish_state(state);
-                true
-            }
-        };
-        if frozen {
-            self.wake();
-        }
-        Ok(())
     }
 
     /// Wakes the merge thread.
@@ -655,50 +432,4 @@ pub(crate) fn frozen_count(state: &State) -> usize {
         .iter()
         .filter(|g| !g.blocked.load(Ordering::Relaxed))
         .count()
-}
-
-/// Puts new roots into a state and drops the generations that no keyspace needs any more.
-pub(crate) fn apply_roots(
-    state: &mut State,
-    version: u64,
-    updates: &[RootUpdate],
-    changes: &KeyspaceChanges,
-) {
-    state.tree_version = version;
-    let mut keyspaces = (*state.keyspaces).clone();
-    changes.apply(&mut keyspaces);
-    for update in updates {
-        let slot = keyspaces[update.slot as usize].as_mut();
-        let Some(keyspace) = slot.filter(|keyspace| keyspace.core.id == update.id) else {
-            continue;
-        };
-        keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
-        keyspace.generation_merging = keyspace.generation_merging.max(update.generation_merging);
-        if let Some(root) = update.root {
-            keyspace.root = root;
-            keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
-            keyspace.dirty = true;
-        }
-    }
-    state.keyspaces = Arc::new(keyspaces);
-    drop_finished(state);
-}
-
-/// Whether no keyspace needs a frozen generation any more: all merged it, or were dropped.
-pub(crate) fn is_finished(state: &State, generation: &Generation) -> bool {
-    !generation.slots().iter().any(|&slot| {
-        state.keyspaces[slot as usize]
-            .as_ref()
-            .is_some_and(|k| k.generation_merged < generation.id)
-    })
-}
-
-/// Drops the frozen generations that are finished.
-pub(crate) fn drop_finished(state: &mut State) {
-    let frozen = state.generations.split_off(1);
-    let needed: Vec<_> = frozen
-        .into_iter()
-        .filter(|generation| !is_finished(state, generation))
-        .collect();
-    state.generations.extend(needed);
 }

@@ -68,9 +68,13 @@ mod compaction;
 #[cfg(not(loom))]
 mod count;
 #[cfg(not(loom))]
+mod counters;
+#[cfg(not(loom))]
 mod cursor;
 #[cfg(not(loom))]
 mod database;
+#[cfg(not(loom))]
+mod drain;
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
@@ -101,6 +105,8 @@ mod pager;
 mod prefetch;
 #[cfg(not(loom))]
 mod progress;
+#[cfg(not(loom))]
+mod publication;
 #[cfg(not(loom))]
 mod readers;
 #[cfg(not(loom))]

@@ -23,14 +23,14 @@ use crate::{
     Result,
     buffer::KeyspaceBuffer,
     changes::{FoldedChanges, OwnChanges, Slice, flatten},
-    engine::{Engine, KeyspaceChanges, RootUpdate, drop_finished, frozen_count, is_finished},
-    error::Error,
+    engine::{Engine, frozen_count},
     events::Event,
     expiry::{Judge, Moment},
     layers::CSN_NEWEST,
     monitor::Monitor,
     node::PAGE_BYTES,
     pager::{Changes, Sink, value_extent},
+    publication::{KeyspaceChanges, RootUpdate, drop_finished, is_finished},
     state::{Generation, State},
     sync::{Arc, Ordering},
     tree::{self, ChangeStream, KeyRange, Root},
@@ -279,13 +279,6 @@ fn is_released(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
         }
         None => core.generation_open.load(Ordering::SeqCst) > generation,
     }
-}
-
-/// Whether an open transaction keeps a generation's buffer of a keyspace from being merged. May say no too often, for the
-/// moment in which a transaction begins.
-fn is_held_back(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
-    let open = core.generation_open.load(Ordering::SeqCst);
-    open != 0 && open <= generation
 }
 
 /// One keyspace of a merge. Nobody else changes its root meanwhile (5), so no state need be pinned, and old pages go free.
@@ -607,83 +600,4 @@ fn make_visible(engine: &Engine, csn: u64) -> Result<()> {
         std::thread::yield_now();
     }
     Ok(())
-}
-
-impl Engine {
-    /// Waits until the buffers hold nothing of these keyspaces and no merge is at work on them. The caller holds their
-    /// write locks, marked as writing to no generation.
-    pub fn drain(&self, slots: &[u32]) -> Result<()> {
-        self.drain_while(|state| {
-            let pending = |generation: &Generation, slot: u32| {
-                let merged = state.keyspaces[slot as usize]
-                    .as_ref()
-                    .is_none_or(|k| k.generation_merged >= generation.id);
-                !merged
-                    && generation
-                        .buffer(slot)
-                        .is_some_and(|buffer| !buffer.is_empty())
-            };
-            // An empty buffer may wait: the merge changes no root for it.
-            let active = slots.iter().any(|&slot| pending(state.active(), slot));
-            let frozen = state.generations[1..]
-                .iter()
-                .any(|g| slots.iter().any(|&slot| pending(g, slot)));
-            (active, frozen)
-        })
-    }
-
-    /// Freezes the active generation while `pending` says that it is needed, and waits for the merge of frozen ones.
-    fn drain_while(&self, pending: impl Fn(&State) -> (bool, bool)) -> Result<()> {
-        let first_round = self.signals.lock.lock().rounds;
-        loop {
-            self.check_writable()?;
-            let (generation, (active, frozen)) = {
-                let state = self.states.current();
-                (state.active().id, pending(&state))
-            };
-            if active {
-                self.freeze(generation)?;
-            } else if !frozen {
-                return Ok(());
-            }
-            let mut signals = self.signals.lock.lock();
-            if let (Some(cause), true) = (&signals.failure, signals.rounds > first_round + 1) {
-                return Err(Error::Stalled {
-                    what: format!("the write buffer cannot be merged: {cause}"),
-                });
-            }
-            signals.merge_wanted = true;
-            self.signals.work.notify_all();
-            self.signals
-                .done
-                .wait_for(&mut signals, crate::txn::DRAIN_POLL);
-        }
-    }
-
-    /// Freezes and merges everything that no open transaction holds back.
-    pub fn drain_all(&self) -> Result<()> {
-        let wanted = self.states.current().active().id;
-        self.drain_while(|state| {
-            let active = state.active();
-            let is_wanted = active.id == wanted && !active.is_empty();
-            (is_wanted, has_frozen_to_merge(state))
-        })
-    }
-
-    /// Merges what is frozen, unless an open transaction holds it back.
-    pub fn drain_frozen(&self) -> Result<()> {
-        self.drain_while(|state| (false, has_frozen_to_merge(state)))
-    }
-}
-
-/// Asked of the keyspaces and not of `blocked`, which is what the merge last saw.
-fn has_frozen_to_merge(state: &State) -> bool {
-    let can_be_merged = |generation: &Arc<Generation>| {
-        generation.slots().iter().any(|&slot| {
-            state.keyspaces[slot as usize].as_ref().is_some_and(|k| {
-                k.generation_merged < generation.id && !is_held_back(&k.core, generation.id)
-            })
-        })
-    };
-    state.generations[1..].iter().any(can_be_merged)
 }

@@ -1,4 +1,5 @@
-//! Opening a database: superblock, page map, catalog, and the tail of the log. Nothing else is read.
+//! Opening a database: superblock, page map, catalog, counts of shared nodes, and the tail of the log. Of what keyspaces hold, only the
+//! large values that the tail refers to are read, and the trees of keyspaces whose end it has.
 //!
 //! # Invariants
 //! (1) A data file appears under its name only when it holds a valid superblock: creation is a rename.

@@ -18,19 +18,25 @@
 //! Any error leaves the old root as it was; the sink gives the new pages back.
 #![allow(unsafe_code)] // node views of checked bytes
 
+mod emit;
+mod rewrite;
+
 use std::cmp::Ordering;
 
-use super::{Node, Root, open_child, open_root, walk};
+use emit::Level;
+
+use super::{Node, Root, open_root, walk};
 use crate::{
     Result,
     expiry::Judge,
     node::{
-        self, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef,
-        Stored, VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
+        self, Inner, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef, Stored,
+        VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
     },
-    pager::{Pager, Sink},
-    progress::Watch,
+    pager::Sink,
 };
+
+pub(crate) use rewrite::{Rewrite, rewrite};
 
 /// What happens to one key.
 #[derive(Debug, Clone, Copy)]
@@ -61,111 +67,6 @@ pub(crate) struct KeyRange {
     pub hi: Option<Vec<u8>>,
 }
 
-/// Which parts of a tree are written anew although nothing in them changes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Rewrite {
-    /// All leaves, so that they are packed together with their neighbours.
-    Leaves,
-    /// Nodes and values on this page and behind it, so that they move to free space before it.
-    From(u64),
-    /// Leaves with entries that have expired, and the nodes above.
-    Expired,
-}
-
-impl Rewrite {
-    fn wants_leaf(
-        &self,
-        pager: &Pager,
-        at: NodeRef,
-        leaf: Leaf<'_>,
-        judge: Option<Judge<'_>>,
-    ) -> bool {
-        let is_wanted = |stored| match self {
-            Rewrite::Expired => judge.is_some_and(|judge| judge.is_expired(stored)),
-            _ => self.wants_value(pager, stored),
-        };
-        matches!(self, Rewrite::Leaves)
-            || self.moves(at.page())
-            || (0..leaf.len()).any(|i| is_wanted(leaf.value(i)))
-    }
-
-    fn wants_value(&self, pager: &Pager, stored: Stored<'_>) -> bool {
-        matches!(stored, Stored::External(pointer)
-            if self.moves(pointer.page()) && !pager.shares.is_shared(pointer.address_units))
-    }
-
-    fn moves(&self, page: u64) -> bool {
-        matches!(self, Rewrite::From(page_min) if page >= *page_min)
-    }
-}
-
-/// Writes parts of a tree anew. The content stays, but for what has expired at `now` (0 for nothing). A tree in which there is nothing to
-/// rewrite stays as it is. `watch` is told of the keys passed.
-pub(crate) fn rewrite(
-    sink: &mut Sink<'_>,
-    root: Root,
-    rewrite: Rewrite,
-    now: u64,
-    watch: &mut Watch<'_, '_>,
-) -> Result<Root> {
-    let judge = Judge::new(sink.pager(), now);
-    if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite, judge)? {
-        return Ok(root);
-    }
-    let mut changes = Nothing { watch };
-    let mut merger = Merger::new(sink, &mut changes, &[], judge);
-    merger.rewrite = Some(rewrite);
-    merger.visit(root.node, &[], None)?;
-    merger.close()
-}
-
-/// Whether anything below a node is to be rewritten. What other trees share stays where it is: a copy would take more space, not less.
-fn has_work(
-    pager: &Pager,
-    at: NodeRef,
-    rewrite: &Rewrite,
-    judge: Option<Judge<'_>>,
-) -> Result<bool> {
-    if pager.shares.is_shared(at.address_units()) {
-        return Ok(false);
-    }
-    match open_root(pager, at)? {
-        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, at, leaf, judge)),
-        Node::Inner(_) if rewrite.moves(at.page()) => Ok(true),
-        Node::Inner(inner) => {
-            for index in 0..inner.len() {
-                if has_work(pager, inner.child(index), rewrite, judge)? {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        }
-    }
-}
-
-/// No changes.
-struct Nothing<'w, 'r, 'f> {
-    watch: &'w mut Watch<'r, 'f>,
-}
-
-impl ChangeStream for Nothing<'_, '_, '_> {
-    fn key(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn change(&self) -> Change<'_> {
-        unreachable!("called only while there is a key")
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn passed(&mut self, keys: u64) -> Result<()> {
-        self.watch.advance(keys)
-    }
-}
-
 /// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`. What has expired at `now` goes from the leaves on
 /// the way; 0 stands for a tree whose entries do not expire.
 pub(crate) fn merge<S: ChangeStream>(
@@ -186,13 +87,6 @@ pub(crate) fn merge<S: ChangeStream>(
         merger.visit(root.node, &[], None)?;
     }
     merger.close()
-}
-
-/// Packer of one level of inner nodes.
-struct Level {
-    packer: InnerPacker,
-    /// The child pushed last.
-    newest: Root,
 }
 
 struct Merger<'m, 'p, S> {
@@ -328,24 +222,6 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         Ok(())
     }
 
-    /// Whether a child of a node on `level` is taken apart without a change below it. Inner nodes always are: their children move.
-    fn is_rewritten(&mut self, child: NodeRef, level: u8) -> Result<bool> {
-        let Some(rewrite) = &self.rewrite else {
-            return Ok(false);
-        };
-        let pager = self.sink.pager();
-        if pager.shares.is_shared(child.address_units()) {
-            return Ok(false);
-        }
-        match open_child(pager, child, level)? {
-            Node::Leaf(leaf) => {
-                self.changes.passed(leaf.len() as u64)?;
-                Ok(rewrite.wants_leaf(pager, child, leaf, self.judge))
-            }
-            Node::Inner(_) => Ok(true),
-        }
-    }
-
     /// Hangs a subtree without changes, whose root is on `level`, behind what was emitted so far.
     fn attach(&mut self, level: u8, at: NodeRef, lower: &[u8], keys: u64) -> Result<()> {
         for pending in 0..=level {
@@ -380,23 +256,6 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             return Ok(());
         }
         self.push_child(level + 1, lower, Root { node: at, keys })
-    }
-
-    fn is_level_empty(&self, level: u8) -> bool {
-        match level {
-            0 => self.leaves.is_empty(),
-            _ => self
-                .inners
-                .get(usize::from(level) - 1)
-                .is_none_or(|l| l.packer.is_empty()),
-        }
-    }
-
-    fn is_underfull(&self, level: u8) -> bool {
-        match level {
-            0 => !self.appending && self.leaves.pending_bytes() < NODE_BYTES_SOFT_MAX / 2,
-            _ => self.inners[usize::from(level) - 1].packer.pending_len() < 16,
-        }
     }
 
     /// A leaf with changes.
@@ -555,16 +414,6 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         Ok(())
     }
 
-    /// Notes the lower bound of what comes next if the packer is empty.
-    fn begin_run(&mut self, lower: &[u8]) {
-        if self.leaves.is_empty() {
-            self.lower.clear();
-            self.lower.extend_from_slice(lower);
-            self.last_key = None;
-            self.appending = false;
-        }
-    }
-
     /// Applies the changes below `upper` where the tree has no entries left.
     fn insert_below(&mut self, upper: Option<&[u8]>) -> Result<()> {
         while self.has_change(upper) {
@@ -599,92 +448,6 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         }
         self.changes.advance()
     }
-
-    fn push_entry(&mut self, key: &[u8], stored: Stored<'_>) -> Result<()> {
-        self.appending = false;
-        self.leaves.push(key, stored);
-        self.emit_full_leaves()
-    }
-
-    fn emit_full_leaves(&mut self) -> Result<()> {
-        while let Some(image) = self.leaves.pop_full() {
-            let leaf = place_leaf(self.sink, &mut self.lower, &mut self.last_key, image)?;
-            let separator = std::mem::take(&mut self.lower);
-            self.push_child(1, &separator, leaf)?;
-            self.lower = separator;
-        }
-        Ok(())
-    }
-
-    /// Empties the packer of a level into the level above.
-    fn flush_level(&mut self, level: u8) -> Result<()> {
-        if level == 0 {
-            while let Some(image) = self.leaves.pop_last(self.appending) {
-                let leaf = place_leaf(self.sink, &mut self.lower, &mut self.last_key, image)?;
-                let separator = std::mem::take(&mut self.lower);
-                self.push_child(1, &separator, leaf)?;
-                self.lower = separator;
-            }
-            self.last_key = None;
-            return Ok(());
-        }
-        let index = usize::from(level) - 1;
-        while let Some(image) = self.inners[index].packer.pop_last() {
-            let separator = image.first_separator.to_vec();
-            let inner = Root {
-                keys: image.keys,
-                node: self.sink.place(image.bytes)?,
-            };
-            self.push_child(level + 1, &separator, inner)?;
-        }
-        Ok(())
-    }
-
-    /// Pushes a node of level `level - 1` as a child on `level`.
-    fn push_child(&mut self, level: u8, separator: &[u8], child: Root) -> Result<()> {
-        let index = usize::from(level) - 1;
-        while self.inners.len() <= index {
-            let level = self.inners.len() as u8 + 1;
-            self.inners.push(Level {
-                packer: InnerPacker::new(level),
-                newest: Root::default(),
-            });
-        }
-        self.inners[index]
-            .packer
-            .push(separator, child.node, child.keys);
-        self.inners[index].newest = child;
-        while let Some(image) = self.inners[index].packer.pop_full() {
-            let separator = image.first_separator.to_vec();
-            let inner = Root {
-                keys: image.keys,
-                node: self.sink.place(image.bytes)?,
-            };
-            self.push_child(level + 1, &separator, inner)?;
-        }
-        Ok(())
-    }
-
-    /// Empties all packers; what remains alone on its level is the root.
-    fn close(mut self) -> Result<Root> {
-        debug_assert!(self.changes.key().is_none(), "every change has a place");
-        self.flush_level(0)?;
-        let mut level = 1;
-        loop {
-            let index = usize::from(level) - 1;
-            let Some(own) = self.inners.get(index) else {
-                return Ok(Root::default());
-            };
-            let is_top = self.inners[index + 1..]
-                .iter()
-                .all(|above| above.packer.is_empty());
-            if is_top && own.packer.pending_len() == 1 {
-                return Ok(own.newest);
-            }
-            self.flush_level(level)?;
-            level += 1;
-        }
-    }
 }
 
 /// Keys this close look like neighbours in a sequence of numbers.
@@ -698,24 +461,4 @@ fn step(last: &[u8], key: &[u8]) -> Option<u64> {
     let number = |tail: &[u8]| tail.iter().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
     (last.len() == key.len() && last[..tail_at] == key[..tail_at])
         .then(|| number(&key[tail_at..]).wrapping_sub(number(&last[tail_at..])))
-}
-
-/// Writes a leaf. Leaves its separator in `lower` and its last key in `last_key`.
-fn place_leaf(
-    sink: &mut Sink<'_>,
-    lower: &mut Vec<u8>,
-    last_key: &mut Option<Vec<u8>>,
-    image: node::LeafImage<'_>,
-) -> Result<Root> {
-    let keys = u64::from(image.count);
-    match last_key {
-        Some(left) => {
-            shortest_separator(left, image.first_key, lower);
-            left.clear();
-            left.extend_from_slice(image.last_key);
-        }
-        None => *last_key = Some(image.last_key.to_vec()),
-    }
-    let node = sink.place(image.bytes)?;
-    Ok(Root { node, keys })
 }

@@ -5,18 +5,16 @@
 //! the tree only, and the commit takes a checkpoint that makes the new roots durable before anybody sees them.
 //! (What is ingested goes into the private root at once, but is logged as long as it is little: `ingest.rs`.)
 
-use std::time::Duration;
-
 use super::{Part, Private, WriteTxn};
 use crate::{
     Durability, Result,
     buffer::Kind,
     changes::OwnChanges,
-    engine::{KeyspaceChanges, RootUpdate},
     keyspace::{Touched, WriterSlot},
     merger::merge_buffer,
     pager::{Changes, Sink, value_extent},
     progress::Watch,
+    publication::{KeyspaceChanges, RootUpdate},
     state::Generation,
     sync::{Arc, Ordering},
     tree::{self, Root},
@@ -356,6 +354,3 @@ impl Part {
         Ok(())
     }
 }
-
-/// How long a direct transaction waits for the merge before it looks again whether it failed.
-pub(crate) const DRAIN_POLL: Duration = Duration::from_millis(20);

@@ -43,7 +43,7 @@ use crate::{
     wal::ops::OpsBuilder,
 };
 
-pub(crate) use direct::{DRAIN_POLL, NO_GENERATION};
+pub(crate) use direct::NO_GENERATION;
 pub use extract::Entry;
 pub use nested::NestedTxn;
 pub(crate) use structure::{Committed, Content, NewKeyspace, Structure};

@@ -3,6 +3,9 @@
 //! Such a commit is that of a direct transaction over every keyspace it concerns, so that their buffers are merged and their roots stand
 //! still. What it does to entries and what it does to keyspaces becomes visible at once.
 //!
+//! Its steps: under `tree`, prepare (check, count references); with the locks of names and commits as well, log (give the number) and publish;
+//! without that of commits, hand out (handles and names).
+//!
 //! # Invariants
 //! (1) Where no trees are shared, the commit is one record of the log. A clone or a saved snapshot refers to roots, which a log cannot name: it
 //!     is made durable by a checkpoint before anybody sees it. So is the end of a saved snapshot.
@@ -12,21 +15,23 @@
 //! # Failure modes
 //! Any error leaves everything as it was.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::WriteTxn;
 use crate::{
     Keyspace, Result,
     buffer::Kind,
-    engine::{KeyspaceChanges, RootUpdate},
+    engine::{Commits, Engine, TreeState},
     error::Error,
-    keyspace::{KeyspaceCore, Place},
+    keyspace::{KeyspaceCore, Names, Place},
     node::{SubtreeRef, ValuePointer},
     pager::{Changes, Sink},
+    publication::{KeyspaceChanges, RootUpdate},
     saved::{SavedKeyspace, SavedSnapshot, not_found},
     state::{Aliases, KeyspaceState},
-    sync::{Arc, Ordering},
+    sync::{Arc, MutexGuard, Ordering},
     tree::{Root, kill_tree},
+    wal::ops::OpsBuilder,
 };
 
 /// Where the content of a new keyspace comes from.
@@ -74,6 +79,37 @@ pub(crate) enum Committed {
     Done(Vec<Keyspace>),
     /// Not at all: there are keyspaces which the transaction does not have. Begin it again.
     Outdated,
+}
+
+/// A structural commit on its way.
+struct Prepared {
+    /// Of the new keyspaces.
+    slots: Vec<u32>,
+    /// The active generation: of those before it, nothing counts for the keyspaces of the transaction.
+    active: u64,
+    keyspaces: KeyspaceChanges,
+    /// Trees given up, and counts of references as they were before.
+    changes: Changes,
+}
+
+/// Saved snapshots that came and went with a commit.
+struct SavedChanges {
+    came: Option<Arc<SavedSnapshot>>,
+    went: Option<Arc<SavedSnapshot>>,
+}
+
+impl SavedChanges {
+    /// Leaves the saved snapshots as they were.
+    fn take_back(self, tree: &mut TreeState) {
+        if let Some(saved) = self.came {
+            tree.saved.remove(&saved.name);
+            (tree.saved_changed).retain(|(other, _)| other.id != saved.id);
+        }
+        if let Some(saved) = self.went {
+            (tree.saved_changed).retain(|(other, exists)| *exists || other.id != saved.id);
+            tree.saved.insert(saved.name.clone(), saved);
+        }
+    }
 }
 
 impl WriteTxn {
@@ -126,194 +162,194 @@ impl WriteTxn {
         let checkpointing = by_checkpoint.then(|| engine.checkpointing.lock());
         let mut tree = engine.tree.lock();
         engine.check_writable()?;
-        for new in &structure.create {
-            // Whoever changes names holds `tree`.
-            if let Place::Named(name) = &new.place
-                && engine.keyspaces.read().by_name.contains_key(&**name)
-            {
-                let name = name.to_string();
-                return Err(Error::KeyspaceExists { name });
-            }
-        }
-        let (slots, active) = engine.free_slots(&tree, structure.create.len())?;
-        let version = engine.states.current().tree_version + 1;
-        let parts: HashMap<u32, usize> = (self.parts.iter().enumerate())
-            .map(|(index, part)| (part.id, index))
-            .collect();
-        let mut keyspaces = KeyspaceChanges::default();
-        let mut changes = Changes::default();
-        let prepared = (|| {
-            if let Some(name) = &structure.save {
-                if tree.saved.contains_key(name) {
-                    let name = name.clone();
-                    return Err(Error::SnapshotExists { name });
-                }
-                let state = engine.states.current();
-                let mut all = state.keyspaces.iter().flatten();
-                if !all.all(|keyspace| parts.contains_key(&keyspace.core.id)) {
-                    return Ok(false);
-                }
-            }
-            let mut sink = Sink::new(&engine.pager, version);
-            if let Some(name) = &structure.unsave {
-                let saved = tree.saved.get(name).ok_or_else(|| not_found(name))?;
-                for keyspace in saved.keyspaces.values() {
-                    kill_tree(&mut sink, keyspace.root.node)?;
-                }
-            }
-            for core in &structure.drop {
-                kill_tree(&mut sink, self.parts[parts[&core.id]].root.node)?;
-                ops.drop_keyspace(core.id);
-                keyspaces.dropped.push((core.slot, core.id));
-            }
-            changes = sink.finish()?;
-            for (new, &slot) in structure.create.iter().zip(&slots) {
-                let root = match &new.content {
-                    Content::Empty => Root::default(),
-                    Content::CloneOf(id) => self.root_before(parts[id]),
-                    Content::Saved(saved, id) => {
-                        // Dropped meanwhile, it has no say in what lives.
-                        let now = tree.saved.get(&saved.name);
-                        if !now.is_some_and(|now| Arc::ptr_eq(now, saved)) {
-                            return Err(not_found(&saved.name));
-                        }
-                        saved.keyspaces[id].root
-                    }
-                };
-                if let Place::Subtree { parent, key } = &new.place {
-                    ops.place_subtree(new.id, *parent, key);
-                }
-                engine.pager.shares.refer(root, &mut changes.shares_before);
-                let core =
-                    KeyspaceCore::new(new.id, slot, engine.id, new.place.clone(), new.expiry);
-                keyspaces.created.push(KeyspaceState {
-                    core: Arc::new(core),
-                    root,
-                    generation_merged: active - 1,
-                    generation_merging: 0,
-                    csn_merged: 0,
-                    aliases: new.aliases.clone(),
-                    dirty: true,
-                });
-            }
-            for (core, place) in &structure.place {
-                let Place::Subtree { parent, key } = place else {
-                    unreachable!("only subtrees are placed");
-                };
-                ops.place_subtree(core.id, *parent, key);
-                keyspaces.touched.push((core.slot, core.id));
-            }
-            Ok(true)
-        })();
-        let take_back = |changes: &Changes| engine.pager.shares.undo(&changes.shares_before);
-        match prepared {
-            Ok(true) => {}
-            Ok(false) => return Ok(Committed::Outdated),
-            Err(error) => {
-                take_back(&changes);
-                return Err(error);
-            }
-        }
-
+        let Some(mut prepared) = self.prepare(structure, &tree, &mut ops)? else {
+            return Ok(Committed::Outdated);
+        };
         let mut names = engine.keyspaces.write();
         let mut commits = engine.commits.lock();
-        let csn = commits.csn_next;
-        // Commits that still wait for the disk come before this one.
-        let logged = if commits.waiting.is_empty() {
-            Ok(())
-        } else {
-            engine.flush_under_lock(&mut commits)
-        };
-        let durability = engine.options.durability;
-        let logged = logged.and_then(|()| match &mut commits.log {
-            Some(log) if !by_checkpoint => {
-                log.append(csn, ops.op_count(), ops.payload())?;
-                engine.note_async(durability);
-                commits.csn_next = csn + 1;
-                if durability.waits() {
-                    engine.flush_under_lock(&mut commits)?;
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        });
-        if let Err(error) = logged {
-            take_back(&changes);
-            return Err(error);
-        }
-        commits.csn_next = csn + 1;
-        let catalog_csn = std::mem::replace(&mut tree.catalog_csn, csn);
-        if let Some(name) = &structure.save {
-            let saved = self.save(name, tree.saved_next, csn, &mut changes);
-            tree.saved_next += 1;
-            tree.saved_changed.push((Arc::clone(&saved), true));
-            tree.saved.insert(name.clone(), saved);
-        }
-        let unsaved = (structure.unsave.as_ref()).and_then(|name| tree.saved.remove(name));
-        (tree.saved_changed).extend(unsaved.iter().map(|saved| (Arc::clone(saved), false)));
-        let updates = self.changed_roots(active, csn);
-        let private = self.private.as_mut().expect("the transaction is direct");
-        let mut all = std::mem::take(&mut private.changes);
-        all.append(changes);
-        if by_checkpoint {
-            let published =
-                engine.publish_roots_durably(&mut tree, &mut commits, &updates, &keyspaces, all);
-            if let Err(error) = published {
-                if let Some(name) = &structure.save {
-                    let id = tree.saved.remove(name).map(|saved| saved.id);
-                    tree.saved_changed.retain(|(saved, _)| Some(saved.id) != id);
-                }
-                if let Some(saved) = unsaved {
-                    tree.saved_changed
-                        .retain(|(other, exists)| *exists || other.id != saved.id);
-                    tree.saved.insert(saved.name.clone(), saved);
-                }
-                // Nobody saw the number, and numbers have no gaps. Where it may be on the disk the engine is poisoned, and gives none.
-                (commits.csn_next, tree.catalog_csn) = (csn, catalog_csn);
-                return Err(error);
-            }
-        } else {
-            engine.publish_roots(&mut tree, &updates, &keyspaces, all);
-        }
+        let record = (!by_checkpoint).then_some(&ops);
+        let csn = log_structure(&engine, &mut commits, record).inspect_err(|_| {
+            engine.pager.shares.undo(&prepared.changes.shares_before);
+        })?;
+        self.publish_structure(
+            structure,
+            &mut prepared,
+            &mut tree,
+            &mut commits,
+            csn,
+            by_checkpoint,
+        )?;
         engine.visible_csn.store(csn, Ordering::Release);
         drop(commits);
-
-        // (3)
-        for core in &structure.drop {
-            core.dropped.store(true, Ordering::Release);
-            names.remove(core);
-            tree.dropped.push(core.id);
-            let state = engine.states.current();
-            // The slot is free at once if the active generation has nothing in it.
-            let untouched = state.active().buffer(core.slot).is_none();
-            let used_in = state.active().id - u64::from(untouched);
-            tree.free_slots.push((core.slot, used_in));
-        }
-        for (core, place) in &structure.place {
-            names.take_from_parent(core);
-            core.set_place(place.clone());
-            names.tell_parent(core);
-        }
-        let mut created = Vec::new();
-        if !slots.is_empty() {
-            let taken: HashSet<u32> = slots.into_iter().collect();
-            tree.free_slots.retain(|(free, _)| !taken.contains(free));
-        }
-        for keyspace in keyspaces.created {
-            let core = keyspace.core;
-            names.add(&core);
-            created.push(Keyspace { core });
-        }
-        if engine.in_memory {
-            // No checkpoint will ask for them.
-            tree.dropped.clear();
-            tree.saved_changed.clear();
-            engine.pager.shares.take_dirty();
-        }
+        let created = hand_out(&engine, structure, prepared, &mut tree, &mut names);
         drop(names);
         drop(tree);
         drop(checkpointing);
         Ok(Committed::Done(created))
+    }
+
+    /// Checks what can be wrong with the changes, and works out what they come to: `ops` gets them, and the counts of what is referred to
+    /// once more, or once less, are as they will be (2). On an error, and on `None`, for an outdated transaction, they are as they were.
+    fn prepare(
+        &self,
+        structure: &Structure,
+        tree: &MutexGuard<'_, TreeState>,
+        ops: &mut OpsBuilder,
+    ) -> Result<Option<Prepared>> {
+        let engine = &self.db.engine;
+        check_names(engine, structure)?;
+        let (slots, active) = engine.free_slots(tree, structure.create.len())?;
+        if let Some(name) = &structure.save {
+            if tree.saved.contains_key(name) {
+                let name = name.clone();
+                return Err(Error::SnapshotExists { name });
+            }
+            if !self.has_all_keyspaces() {
+                return Ok(None);
+            }
+        }
+        let roots = (structure.create.iter())
+            .map(|new| self.first_root(new, tree))
+            .collect::<Result<Vec<Root>>>()?;
+        let mut changes = self.give_up(structure, tree)?;
+
+        // From here on nothing fails.
+        let mut keyspaces = KeyspaceChanges::default();
+        for core in &structure.drop {
+            ops.drop_keyspace(core.id);
+            keyspaces.dropped.push((core.slot, core.id));
+        }
+        for ((new, &slot), root) in structure.create.iter().zip(&slots).zip(roots) {
+            if let Place::Subtree { parent, key } = &new.place {
+                ops.place_subtree(new.id, *parent, key);
+            }
+            engine.pager.shares.refer(root, &mut changes.shares_before);
+            let core = KeyspaceCore::new(new.id, slot, engine.id, new.place.clone(), new.expiry);
+            keyspaces.created.push(KeyspaceState {
+                core: Arc::new(core),
+                root,
+                generation_merged: active - 1,
+                generation_merging: 0,
+                csn_merged: 0,
+                aliases: new.aliases.clone(),
+                dirty: true,
+            });
+        }
+        for (core, place) in &structure.place {
+            let Place::Subtree { parent, key } = place else {
+                unreachable!("only subtrees are placed");
+            };
+            ops.place_subtree(core.id, *parent, key);
+            keyspaces.touched.push((core.slot, core.id));
+        }
+        Ok(Some(Prepared {
+            slots,
+            active,
+            keyspaces,
+            changes,
+        }))
+    }
+
+    fn has_all_keyspaces(&self) -> bool {
+        let state = self.db.engine.states.current();
+        let mut all = state.keyspaces.iter().flatten();
+        all.all(|keyspace| self.index_of(keyspace.core.id).is_some())
+    }
+
+    /// Index of the part of a keyspace.
+    fn index_of(&self, id: u32) -> Option<usize> {
+        // Locks were taken in the order of ids.
+        (self.parts.binary_search_by_key(&id, |part| part.id)).ok()
+    }
+
+    /// What a new keyspace begins with.
+    fn first_root(&self, new: &NewKeyspace, tree: &MutexGuard<'_, TreeState>) -> Result<Root> {
+        match &new.content {
+            Content::Empty => Ok(Root::default()),
+            Content::CloneOf(id) => {
+                let index = self.index_of(*id);
+                Ok(self.root_before(index.expect("the transaction has it")))
+            }
+            Content::Saved(saved, id) => {
+                // Dropped meanwhile, it has no say in what lives.
+                let now = tree.saved.get(&saved.name);
+                if !now.is_some_and(|now| Arc::ptr_eq(now, saved)) {
+                    return Err(not_found(&saved.name));
+                }
+                Ok(saved.keyspaces[id].root)
+            }
+        }
+    }
+
+    /// Gives up the trees of keyspaces and of a saved snapshot that go.
+    fn give_up(&self, structure: &Structure, tree: &MutexGuard<'_, TreeState>) -> Result<Changes> {
+        let engine = &self.db.engine;
+        let version = engine.states.current().tree_version + 1;
+        // If it is not finished it takes back what it counted.
+        let mut sink = Sink::new(&engine.pager, version);
+        if let Some(name) = &structure.unsave {
+            let saved = tree.saved.get(name).ok_or_else(|| not_found(name))?;
+            for keyspace in saved.keyspaces.values() {
+                kill_tree(&mut sink, keyspace.root.node)?;
+            }
+        }
+        for core in &structure.drop {
+            let index = self.index_of(core.id).expect("the transaction has it");
+            kill_tree(&mut sink, self.parts[index].root.node)?;
+        }
+        sink.finish()
+    }
+
+    /// Publishes roots, keyspaces and saved snapshots as of commit `csn`; durable before anybody sees them if it is `by_checkpoint` (1). On
+    /// an error all of that is as it was.
+    fn publish_structure(
+        &mut self,
+        structure: &Structure,
+        prepared: &mut Prepared,
+        tree: &mut MutexGuard<'_, TreeState>,
+        commits: &mut MutexGuard<'_, Commits>,
+        csn: u64,
+        by_checkpoint: bool,
+    ) -> Result<()> {
+        let engine = Arc::clone(&self.db.engine);
+        let updates = self.changed_roots(prepared.active, csn);
+        let catalog_csn = std::mem::replace(&mut tree.catalog_csn, csn);
+        let saved = self.change_saved(structure, tree, csn, &mut prepared.changes);
+        let private = self.private.as_mut().expect("the transaction is direct");
+        let mut changes = std::mem::take(&mut private.changes);
+        changes.append(std::mem::take(&mut prepared.changes));
+        let keyspaces = &prepared.keyspaces;
+        if !by_checkpoint {
+            engine.publish_roots(tree, &updates, keyspaces, changes);
+            return Ok(());
+        }
+        let published = engine.publish_roots_durably(tree, commits, &updates, keyspaces, changes);
+        if published.is_err() {
+            saved.take_back(tree);
+            // Nobody saw the number, and numbers have no gaps. Where it may be on the disk the engine is poisoned, and gives none.
+            (commits.csn_next, tree.catalog_csn) = (csn, catalog_csn);
+        }
+        published
+    }
+
+    /// Enters and removes saved snapshots. References of the one that comes are counted in `changes` (2).
+    fn change_saved(
+        &self,
+        structure: &Structure,
+        tree: &mut TreeState,
+        csn: u64,
+        changes: &mut Changes,
+    ) -> SavedChanges {
+        let came = structure.save.as_ref().map(|name| {
+            let saved = self.save(name, tree.saved_next, csn, changes);
+            tree.saved_next += 1;
+            tree.saved_changed.push((Arc::clone(&saved), true));
+            tree.saved.insert(name.clone(), Arc::clone(&saved));
+            saved
+        });
+        let went = (structure.unsave.as_ref()).and_then(|name| tree.saved.remove(name));
+        (tree.saved_changed).extend(went.iter().map(|saved| (Arc::clone(saved), false)));
+        SavedChanges { came, went }
     }
 
     /// The root that a keyspace had when the transaction began: a subtree may be cloned to a key in itself.
@@ -360,4 +396,84 @@ impl WriteTxn {
         let now = self.db.engine.options.clock.now();
         Arc::new(SavedSnapshot::new(id, name, csn, now, keyspaces))
     }
+}
+
+fn check_names(engine: &Engine, structure: &Structure) -> Result<()> {
+    // Whoever changes names holds `tree`.
+    let names = engine.keyspaces.read();
+    for new in &structure.create {
+        if let Place::Named(name) = &new.place
+            && names.by_name.contains_key(&**name)
+        {
+            let name = name.to_string();
+            return Err(Error::KeyspaceExists { name });
+        }
+    }
+    Ok(())
+}
+
+/// Gives the commit its number, with a record in the log if there is one.
+fn log_structure(
+    engine: &Engine,
+    commits: &mut MutexGuard<'_, Commits>,
+    record: Option<&OpsBuilder>,
+) -> Result<u64> {
+    let csn = commits.csn_next;
+    // Commits that still wait for the disk come before this one.
+    if !commits.waiting.is_empty() {
+        engine.flush_under_lock(commits)?;
+    }
+    let durability = engine.options.durability;
+    if let (Some(ops), Some(log)) = (record, &mut commits.log) {
+        log.append(csn, ops.op_count(), ops.payload())?;
+        engine.note_async(durability);
+        commits.csn_next = csn + 1;
+        if durability.waits() {
+            engine.flush_under_lock(commits)?;
+        }
+    }
+    commits.csn_next = csn + 1;
+    Ok(csn)
+}
+
+/// (3): lets handles and names follow what was published. Returns handles to the new keyspaces.
+fn hand_out(
+    engine: &Engine,
+    structure: &Structure,
+    prepared: Prepared,
+    tree: &mut TreeState,
+    names: &mut Names,
+) -> Vec<Keyspace> {
+    for core in &structure.drop {
+        core.dropped.store(true, Ordering::Release);
+        names.remove(core);
+        tree.dropped.push(core.id);
+        let state = engine.states.current();
+        // The slot is free at once if the active generation has nothing in it.
+        let untouched = state.active().buffer(core.slot).is_none();
+        let used_in = state.active().id - u64::from(untouched);
+        tree.free_slots.push((core.slot, used_in));
+    }
+    for (core, place) in &structure.place {
+        names.take_from_parent(core);
+        core.set_place(place.clone());
+        names.tell_parent(core);
+    }
+    if !prepared.slots.is_empty() {
+        let taken: HashSet<u32> = prepared.slots.into_iter().collect();
+        tree.free_slots.retain(|(free, _)| !taken.contains(free));
+    }
+    let mut created = Vec::new();
+    for keyspace in prepared.keyspaces.created {
+        let core = keyspace.core;
+        names.add(&core);
+        created.push(Keyspace { core });
+    }
+    if engine.in_memory {
+        // No checkpoint will ask for them.
+        tree.dropped.clear();
+        tree.saved_changed.clear();
+        engine.pager.shares.take_dirty();
+    }
+    created
 }

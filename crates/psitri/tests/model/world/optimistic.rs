@@ -5,7 +5,11 @@ use std::ops::{Bound, ControlFlow};
 
 use psitri::{Durability, Error, Isolation, OptimisticTxn};
 
-use super::{Key, Overlay, World, keys, some_range};
+use super::super::{
+    keys,
+    oracle::{Key, Overlay},
+};
+use super::{World, some_range};
 
 const OPEN_MAX: usize = 4;
 

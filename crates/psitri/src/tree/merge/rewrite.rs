@@ -1,0 +1,139 @@
+//! Writing parts of a tree anew although nothing in them changes: to pack leaves, to move them away from the end of the file, to let go of
+//! entries that have expired. A rewrite is a merge without changes that takes more apart than it must.
+//!
+//! What other trees share stays where it is: a copy would take more space, not less.
+
+use super::{Change, ChangeStream, Merger};
+use crate::{
+    Result,
+    expiry::Judge,
+    node::{Leaf, NodeRef, Stored},
+    pager::{Pager, Sink},
+    progress::Watch,
+    tree::{Node, Root, open_child, open_root},
+};
+
+/// Which parts of a tree are written anew although nothing in them changes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rewrite {
+    /// All leaves, so that they are packed together with their neighbours.
+    Leaves,
+    /// Nodes and values on this page and behind it, so that they move to free space before it.
+    From(u64),
+    /// Leaves with entries that have expired, and the nodes above.
+    Expired,
+}
+
+impl Rewrite {
+    fn wants_leaf(
+        &self,
+        pager: &Pager,
+        at: NodeRef,
+        leaf: Leaf<'_>,
+        judge: Option<Judge<'_>>,
+    ) -> bool {
+        let is_wanted = |stored| match self {
+            Rewrite::Expired => judge.is_some_and(|judge| judge.is_expired(stored)),
+            _ => self.wants_value(pager, stored),
+        };
+        matches!(self, Rewrite::Leaves)
+            || self.moves(at.page())
+            || (0..leaf.len()).any(|i| is_wanted(leaf.value(i)))
+    }
+
+    pub(super) fn wants_value(&self, pager: &Pager, stored: Stored<'_>) -> bool {
+        matches!(stored, Stored::External(pointer)
+            if self.moves(pointer.page()) && !pager.shares.is_shared(pointer.address_units))
+    }
+
+    fn moves(&self, page: u64) -> bool {
+        matches!(self, Rewrite::From(page_min) if page >= *page_min)
+    }
+}
+
+/// Writes parts of a tree anew. The content stays, but for what has expired at `now` (0 for nothing). A tree in which there is nothing to
+/// rewrite stays as it is. `watch` is told of the keys passed.
+pub(crate) fn rewrite(
+    sink: &mut Sink<'_>,
+    root: Root,
+    rewrite: Rewrite,
+    now: u64,
+    watch: &mut Watch<'_, '_>,
+) -> Result<Root> {
+    let judge = Judge::new(sink.pager(), now);
+    if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite, judge)? {
+        return Ok(root);
+    }
+    let mut changes = Nothing { watch };
+    let mut merger = Merger::new(sink, &mut changes, &[], judge);
+    merger.rewrite = Some(rewrite);
+    merger.visit(root.node, &[], None)?;
+    merger.close()
+}
+
+/// Whether anything below a node is to be rewritten.
+fn has_work(
+    pager: &Pager,
+    at: NodeRef,
+    rewrite: &Rewrite,
+    judge: Option<Judge<'_>>,
+) -> Result<bool> {
+    if pager.shares.is_shared(at.address_units()) {
+        return Ok(false);
+    }
+    match open_root(pager, at)? {
+        Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, at, leaf, judge)),
+        Node::Inner(_) if rewrite.moves(at.page()) => Ok(true),
+        Node::Inner(inner) => {
+            for index in 0..inner.len() {
+                if has_work(pager, inner.child(index), rewrite, judge)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+    }
+}
+
+/// No changes.
+struct Nothing<'w, 'r, 'f> {
+    watch: &'w mut Watch<'r, 'f>,
+}
+
+impl ChangeStream for Nothing<'_, '_, '_> {
+    fn key(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn change(&self) -> Change<'_> {
+        unreachable!("called only while there is a key")
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn passed(&mut self, keys: u64) -> Result<()> {
+        self.watch.advance(keys)
+    }
+}
+
+impl<S: ChangeStream> Merger<'_, '_, S> {
+    /// Whether a child of a node on `level` is taken apart without a change below it. Inner nodes always are: their children move.
+    pub(super) fn is_rewritten(&mut self, child: NodeRef, level: u8) -> Result<bool> {
+        let Some(rewrite) = &self.rewrite else {
+            return Ok(false);
+        };
+        let pager = self.sink.pager();
+        if pager.shares.is_shared(child.address_units()) {
+            return Ok(false);
+        }
+        match open_child(pager, child, level)? {
+            Node::Leaf(leaf) => {
+                self.changes.passed(leaf.len() as u64)?;
+                Ok(rewrite.wants_leaf(pager, child, leaf, self.judge))
+            }
+            Node::Inner(_) => Ok(true),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Nothing damaged, anything damaged, and nothing to salvage.
+
+use std::fs;
+
+use psitri::{Error, SalvageOptions, salvage};
+
+use super::{
+    case::Case,
+    common::{Random, seed},
+    rounds, spoil,
+    story::{Table, logs, options, story, temporary},
+};
+
+#[test]
+fn a_sound_database_is_copied_whole() {
+    let case = Case::new();
+    let _ = fs::remove_file(case.damaged().join("lock"));
+    let report = case.salvage();
+    assert!(report.is_whole(), "{report}");
+    assert_eq!(report.log.commits as usize, story().tail.len());
+    assert_eq!(case.check(&report), story().state_after(story().tail.len()));
+    assert!(report.to_string().ends_with("nothing is lost"), "{report}");
+}
+
+#[test]
+fn anything_anywhere_is_no_panic_and_no_wrong_answer() {
+    let mut random = Random::new(seed(8));
+    for _ in 0..rounds(20) {
+        let case = Case::new();
+        let mut names = logs(&case.damaged());
+        names.push("data".to_owned());
+        for _ in 0..random.between(1, 12) {
+            let name = random.pick(&names).clone();
+            case.edit(&name, |bytes| {
+                let all = 0..bytes.len();
+                spoil(bytes, &all, &mut random);
+            });
+        }
+        let report = case.salvage();
+        case.check(&report);
+        let past = SalvageOptions::new().past_damage(true);
+        fs::remove_dir_all(case.target()).unwrap();
+        case.salvage_with(past);
+    }
+}
+
+#[test]
+fn what_cannot_be_salvaged_is_said() {
+    let dir = temporary();
+    let (empty, target) = (dir.path().join("empty"), dir.path().join("target"));
+    fs::create_dir(&empty).unwrap();
+    let none = salvage(&empty, &target, SalvageOptions::new());
+    assert!(matches!(none, Err(Error::NotFound { .. })), "{none:?}");
+    assert!(!target.exists());
+
+    let case = Case::new();
+    fs::create_dir(case.target()).unwrap();
+    fs::write(case.target().join("file"), "taken").unwrap();
+    let taken = salvage(case.damaged(), case.target(), SalvageOptions::new());
+    assert!(taken.unwrap_err().to_string().contains("not empty"));
+
+    let live = dir.path().join("live");
+    let db = options().open(&live).unwrap();
+    let used = salvage(&live, &target, SalvageOptions::new());
+    assert!(used.unwrap_err().to_string().contains("locked"));
+    drop(db);
+}
+
+#[test]
+fn progress_is_told() {
+    let case = Case::new();
+    let mut calls = Vec::new();
+    let mut told = |phase, done, all| calls.push((phase, done, all));
+    case.salvage_with(SalvageOptions::new().progress(&mut told));
+    let trees = calls
+        .iter()
+        .rfind(|(phase, ..)| *phase == psitri::SalvagePhase::Trees)
+        .unwrap();
+    let keys: usize = story().base.values().map(Table::len).sum();
+    assert_eq!((trees.1, trees.2), (keys as u64, keys as u64));
+    let log = calls.last().unwrap();
+    assert_eq!(log.1, story().tail.len() as u64);
+}
