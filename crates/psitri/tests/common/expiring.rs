@@ -1,6 +1,8 @@
 //! What a client does with entries that expire, besides writing them: time passes, and what has expired is dropped.
-use super::{Client, LongTxn, Random, Step, clock::some_time_later, oracle::Note};
-use psitri::Error;
+use super::{
+    Client, LongTxn, Random, Step, Stop, changes::some_key, clock::some_time_later, oracle::Note,
+};
+use psitri::{Error, Keyspace};
 use std::{sync::Arc, time::Duration};
 
 /// After how long entries of a keyspace expire.
@@ -44,16 +46,49 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Drops what has expired. With a checkpoint after it, it stays away for good, unless it is in leaves that others have as well.
-    pub(super) fn drop_expired(&mut self) -> Step {
+    /// Entries that expire have no subtrees: none is made, moved or cloned to there.
+    pub(super) fn subtree_where_entries_expire(
+        &mut self,
+        parent: &Keyspace,
+        existing: Option<&[u8]>,
+    ) -> Step {
+        let Some((keyspace, _)) = self.pick_expiring()? else {
+            return Ok(());
+        };
+        let to = some_key(self.random);
+        let result = match existing {
+            None => self.db.create_subtree(&keyspace, &to).map(drop),
+            Some(from) if self.random.one_in(2) => {
+                self.db.move_subtree(parent, from, &keyspace, &to)
+            }
+            Some(from) => {
+                let cloned = self.db.clone_subtree(parent, from, &keyspace, &to);
+                cloned.map(drop)
+            }
+        };
+        match result {
+            Err(Error::SubtreeExpires { .. } | Error::KeyExists) => Ok(()),
+            Ok(()) => panic!("a subtree where entries expire"),
+            other => self.check(other),
+        }
+    }
+
+    fn pick_expiring(&mut self) -> Result<Option<(Keyspace, String)>, Stop> {
         let mut names = self.free_names();
         names.retain(|name| self.oracle.newest()[name].expires());
         if names.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let name = names.swap_remove(self.random.below(names.len() as u64) as usize);
         let keyspace = self.db.open_keyspace(&name);
-        let keyspace = self.check(keyspace)?;
+        Ok(Some((self.check(keyspace)?, name)))
+    }
+
+    /// Drops what has expired. With a checkpoint after it, it stays away for good, unless it is in leaves that others have as well.
+    pub(super) fn drop_expired(&mut self) -> Step {
+        let Some((keyspace, name)) = self.pick_expiring()? else {
+            return Ok(());
+        };
         if self.random.one_in(2) {
             self.pass_time();
         }

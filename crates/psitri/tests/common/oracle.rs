@@ -278,7 +278,8 @@ fn difference(expected: &Content, found: &Content, time: Time) -> String {
                 let other = (e.iter()).filter(|(k, v)| f.get(**k).is_some_and(|w| w != **v));
                 let first = |entry: Option<(&[u8], &Entry)>| {
                     entry.map_or(String::new(), |(key, entry)| {
-                        format!(" (first {}, until {})", key.escape_ascii(), entry.expires)
+                        let key = key[..key.len().min(16)].escape_ascii();
+                        format!(" (first {key}, until {})", entry.expires)
                     })
                 };
                 words.push(format!(

@@ -35,6 +35,9 @@ impl Client<'_> {
         let parent = self.check(parent)?;
         let (from, to) = (key.as_bytes(), other.as_bytes());
         let draw = self.random.below(8);
+        if self.random.one_in(8) {
+            self.subtree_where_entries_expire(&parent, exists.then_some(from))?;
+        }
         if !exists {
             self.put(&mut next, &key, Arc::default());
             self.try_for(next, format!("create subtree {key}"));
