@@ -269,26 +269,22 @@ fn difference(expected: &Content, found: &Content, time: Time) -> String {
             }
             (Some(e), Some(f)) if !e.shows(f, time_in(name, e, time)) => {
                 let time = time_in(name, e, time);
-                let missing: Vec<_> = e
-                    .at(time.latest)
-                    .filter(|(k, _)| !f.contains_key(*k))
+                let missing: Vec<_> = (e.at(time.latest))
+                    .filter(|(key, _)| !f.contains_key(*key))
                     .collect();
                 let e: BTreeMap<_, _> = e.at(time.now).collect();
-                let more: Vec<_> = f.iter().filter(|(k, _)| !e.contains_key(&k[..])).collect();
-                let other = (e.iter()).filter(|(k, v)| f.get(**k).is_some_and(|w| w != **v));
-                let first = |entry: Option<(&[u8], &Entry)>| {
-                    entry.map_or(String::new(), |(key, entry)| {
-                        let key = key[..key.len().min(16)].escape_ascii();
-                        format!(" (first {key}, until {})", entry.expires)
-                    })
-                };
+                let shown = f.iter().map(|(key, entry)| (&key[..], entry));
+                let (known, more): (Vec<_>, Vec<_>) =
+                    shown.partition(|(key, _)| e.contains_key(key));
+                let other: Vec<_> = (known.into_iter())
+                    .filter(|(key, entry)| e[key] != *entry)
+                    .collect();
                 words.push(format!(
-                    "keyspace {name} at {time:?}: {} missing{}, {} too many{}, {} other values",
-                    missing.len(),
-                    first(missing.first().copied()),
-                    more.len(),
-                    first(more.first().map(|(k, e)| (&k[..], *e))),
-                    other.count()
+                    "keyspace {name} at {time:?}: {}, {}, {}; expected {:?}",
+                    some(&missing, "missing"),
+                    some(&more, "too many"),
+                    some(&other, "other values"),
+                    other.first().map(|(key, _)| in_short(e[key])),
                 ));
             }
             _ => {}
@@ -299,6 +295,21 @@ fn difference(expected: &Content, found: &Content, time: Time) -> String {
     } else {
         words.join("; ")
     }
+}
+
+/// How many entries, and the first of them.
+fn some(entries: &[(&[u8], &Entry)], what: &str) -> String {
+    let first = entries.first().map(|(key, entry)| {
+        let key = key[..key.len().min(16)].escape_ascii();
+        format!(", first {key}: {}", in_short(entry))
+    });
+    format!("{} {what}{}", entries.len(), first.unwrap_or_default())
+}
+
+fn in_short(entry: &Entry) -> String {
+    let start = &entry.value[..entry.value.len().min(4)];
+    let (bytes, until) = (entry.value.len(), entry.expires);
+    format!("{bytes} bytes {start:x?}, until {until}")
 }
 
 /// Reads everything, and checks that counts agree with what is read.
