@@ -15,7 +15,7 @@ use psitri::{
     Database,
     storage::sim::{CallKind, Capture, CrashPoint, SimStorage},
 };
-use std::{collections::BTreeMap, fmt::Write, sync::Arc, sync::Mutex};
+use std::{cmp::Ordering, collections::BTreeMap, fmt::Write, sync::Arc, sync::Mutex};
 
 /// Crashes in a row.
 const DEPTH_MAX: usize = 3;
@@ -54,6 +54,8 @@ const EXPECTED: [&str; 16] = [
 #[derive(Default)]
 pub struct CrashPoints {
     counts: Mutex<BTreeMap<&'static str, BTreeMap<&'static str, u64>>>,
+    /// Of those that were looked at: what the clock did over the crash.
+    clocks: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 /// What a state that is found must be.
@@ -75,6 +77,15 @@ impl CrashPoints {
         let mut counts = self.counts.lock().unwrap();
         let calls = counts.entry(interrupted(point, depth)).or_default();
         *calls.entry(kind_of(point.kind)).or_default() += 1;
+    }
+
+    fn count_clock(&self, before: u64, after: u64) {
+        let what = match after.cmp(&before) {
+            Ordering::Equal => "stood",
+            Ordering::Greater => "went on",
+            Ordering::Less => "was set back",
+        };
+        *self.clocks.lock().unwrap().entry(what).or_default() += 1;
     }
 
     /// Looks at all crash points that the storage has kept.
@@ -111,6 +122,7 @@ impl CrashPoints {
     ) {
         let point = capture.point();
         self.count(point, depth);
+        self.count_clock(Note::of(point.note).now, time.now);
         let context = format!(
             "{context}; crash {depth} at call {} ({:?} of {} in thread {:?}), then {time:?}",
             point.call, point.kind, point.file, point.thread
@@ -187,6 +199,11 @@ impl CrashPoints {
                 .collect();
             let _ = writeln!(table, "{activity:<42} {total:>8}   {}", calls.join(", "));
         }
+        let clocks = self.clocks.lock().unwrap();
+        let clocks: Vec<String> = (clocks.iter())
+            .map(|(what, count)| format!("{what} {count} times"))
+            .collect();
+        let _ = writeln!(table, "the clock {}", clocks.join(", "));
         table
     }
 
