@@ -23,7 +23,7 @@ fn story(seed: u64) -> Told {
     let mut oracle = Oracle::new();
     let storage = SimStorage::new(seed);
     let durability = [Durability::None, Durability::Sync][random.below(2) as usize];
-    let options = small_options_with(&mut random, durability);
+    let options = small_options_with(&mut random, durability, &oracle.clock);
     let db = Database::open_on(Arc::new(storage.clone()), options.clone()).unwrap();
     storage.lie_about_sync(1 + random.below(60));
     let steps = 20 + random.below(100);

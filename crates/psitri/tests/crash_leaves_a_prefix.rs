@@ -1,10 +1,13 @@
 //! Story: a client works on a database over several keyspaces, with every feature, in all durability modes: transactions, nested, direct and
 //! spilled ones, optimistic ones and batches, range deletes, bulk loads, large values, pops and swaps, snapshots that are held, backups,
-//! keyspaces that come, go and change their names, merges, checkpoints, compaction, closings and reopenings. The power fails, or
+//! keyspaces that come, go and change their names, entries that expire while time passes, merges, checkpoints, compaction, closings and
+//! reopenings. The power fails, or
 //! the process ends, at any call that changes the disk, and in the middle of stores to mapped files: in commits, merges, checkpoints, recycled
 //! log segments, compaction, and in the recovery from the crash before, three deep. What comes back is exactly a state that the client had
 //! committed, complete up to what was acknowledged as durable (after the end of a process: as committed), `verify` finds nothing, and
-//! the work goes on.
+//! the work goes on. Of the entries that expire those are there whose moment is still ahead. The clock has stood over the crash, has gone on, up
+//! to the very moment of an entry now and then, or was set back: then what had expired may be there or not, but nothing that was older under its
+//! key is, and nothing that was dropped for good.
 //!
 //! A story has rounds that end in a crash. Within a round the disk of every so many calls is kept, and looked at while the round goes on.
 //!
@@ -61,7 +64,7 @@ fn story(seed: u64, points: &CrashPoints) {
             Durability::WriteThrough,
         ];
         let durability = durability[random.below(4) as usize];
-        let options = small_options_with(&mut random, durability);
+        let options = small_options_with(&mut random, durability, &oracle.clock);
         let mut explorer = Random(random.next());
         let opened = open_and_explore(&storage, options.clone(), &mut oracle, &context, |oracle| {
             points.explore(&storage, oracle, &mut explorer, &context)
@@ -88,6 +91,9 @@ fn story(seed: u64, points: &CrashPoints) {
         }
         let process_crash = random.one_in(3);
         oracle.complete &= process_crash;
+        if random.one_in(2) {
+            oracle.wait(&mut random);
+        }
         let outcome = random.next();
         storage = if process_crash {
             storage.process_crash(outcome)
@@ -95,7 +101,7 @@ fn story(seed: u64, points: &CrashPoints) {
             storage.crash(outcome)
         };
     }
-    let options = small_options(&mut random);
+    let options = small_options(&mut random, &oracle.clock);
     let context = format!("seed {seed}, in the end");
     let db = open_and_check(&storage, options, &mut oracle, &context)
         .expect("the last opening is left in peace");

@@ -80,7 +80,7 @@ fn story(seed: u64) -> bool {
     let mut poisoned = false;
     for round in 0..3 {
         let context = format!("seed {seed}, round {round}");
-        let options = small_options(&mut random);
+        let options = small_options(&mut random, &oracle.clock);
         let db = open_and_check(&storage, options, &mut oracle, &context).unwrap();
         let steps = random.below(40);
         let outcome = Client::new(db.clone(), &storage, &mut oracle, &mut random).work(steps);
@@ -124,7 +124,7 @@ fn story(seed: u64) -> bool {
         drop(db);
         // What the next process sees, it must also make last.
         let context = format!("{context}, the next process");
-        let options = small_options(&mut random);
+        let options = small_options(&mut random, &oracle.clock);
         let db = open_and_check(&next, options, &mut oracle, &context).unwrap();
         next.crash_now();
         drop(db);
@@ -133,7 +133,7 @@ fn story(seed: u64) -> bool {
         storage = next.crash(random.next());
     }
     let context = format!("seed {seed}, in the end");
-    let options = small_options(&mut random);
+    let options = small_options(&mut random, &oracle.clock);
     drop(open_and_check(&storage, options, &mut oracle, &context).unwrap());
     poisoned
 }

@@ -1,8 +1,8 @@
 //! What a transaction does to one keyspace: one function for each change, named in [`CHANGES`].
-use super::{Map, Random};
-use psitri::{Error, Keyspace, WriteTxn};
+use super::{Map, Random, clock::some_expiry};
+use psitri::{Error, Expiry, Keyspace, WriteTxn};
 
-/// A change of one keyspace, in the transaction and in the map beside it. `bulk`: with values that fill a buffer.
+/// A change of one keyspace, in the transaction and in the map beside it, which go by the same time. `bulk`: with values that fill a buffer.
 type Change = fn(&mut WriteTxn, &Keyspace, &mut Map, &mut Random, bool) -> Result<(), Error>;
 
 /// How often, of all, and what.
@@ -66,6 +66,32 @@ fn is_odd(key: &[u8]) -> bool {
     key.iter().fold(0, |sum, &byte| sum ^ byte) % 8 == 1
 }
 
+/// When a new entry expires, if it is to say so itself.
+pub fn own_expiry(map: &Map, random: &mut Random) -> Option<Expiry> {
+    (map.expires() && !random.one_in(3)).then(|| some_expiry(random, map.now()))
+}
+
+/// Sets a value, until the keyspace's default or a moment of its own.
+pub fn put(
+    txn: &mut WriteTxn,
+    keyspace: &Keyspace,
+    map: &mut Map,
+    random: &mut Random,
+    (key, value): (Vec<u8>, Vec<u8>),
+) -> Result<(), Error> {
+    match own_expiry(map, random) {
+        Some(expiry) => {
+            txn.upsert_expiring(keyspace, &key, &value, expiry)?;
+            map.put_until(key, value, expiry);
+        }
+        None => {
+            txn.upsert(keyspace, &key, &value)?;
+            map.put(key, value);
+        }
+    }
+    Ok(())
+}
+
 fn upsert(
     txn: &mut WriteTxn,
     keyspace: &Keyspace,
@@ -80,9 +106,7 @@ fn upsert(
     } else {
         some_value(random)
     };
-    txn.upsert(keyspace, &key, &value)?;
-    map.insert(key, value.into());
-    Ok(())
+    put(txn, keyspace, map, random, (key, value))
 }
 
 fn insert_or_update(
@@ -101,7 +125,7 @@ fn insert_or_update(
     match result {
         Ok(()) => {
             assert!(!fails, "insert and update say what was there");
-            map.insert(key, value.into());
+            map.put(key, value);
         }
         Err(Error::KeyExists | Error::KeyAbsent) => assert!(fails, "insert and update"),
         Err(other) => return Err(other),
@@ -134,7 +158,7 @@ fn remove_range(
     let hi = (!random.one_in(6)).then_some(&to[..]);
     if hi.is_none_or(|hi| key.as_slice() < hi) && !random.one_in(3) {
         txn.remove_range(keyspace, &key, hi)?;
-        map.retain(|k, _| *k < key || hi.is_some_and(|hi| k.as_slice() >= hi));
+        map.remove_range(&key, hi);
     }
     Ok(())
 }
@@ -148,7 +172,14 @@ fn get(
 ) -> Result<(), Error> {
     let key = some_key(random);
     let found = txn.get(keyspace, &key)?;
-    assert_eq!(found, map.get(&key).map(|v| &v[..]), "reads its own writes");
+    let entry = map.get(&key);
+    assert_eq!(
+        found,
+        entry.map(|entry| &entry.value[..]),
+        "reads its own writes"
+    );
+    let moment = txn.expiry(keyspace, &key)?.map(|until| map.moment(until));
+    assert_eq!(moment, entry.map(|entry| entry.expires), "and until when");
     Ok(())
 }
 
@@ -162,8 +193,21 @@ fn ingest(
     let entries: Vec<_> = (0..random.below(40))
         .map(|_| (some_key(random), some_value(random)))
         .collect();
+    if map.expires() && random.one_in(2) {
+        let entries: Vec<_> = entries
+            .into_iter()
+            .map(|(key, value)| (key, value, some_expiry(random, map.now())))
+            .collect();
+        txn.ingest_expiring(keyspace, entries.iter().map(|(k, v, until)| (k, v, *until)))?;
+        for (key, value, until) in entries {
+            map.put_until(key, value, until);
+        }
+        return Ok(());
+    }
     txn.ingest(keyspace, entries.iter().map(|(k, v)| (k, v)))?;
-    map.extend(entries.into_iter().map(|(k, v)| (k, v.into())));
+    for (key, value) in entries {
+        map.put(key, value);
+    }
     Ok(())
 }
 
@@ -175,14 +219,14 @@ fn compare_and_swap(
     _bulk: bool,
 ) -> Result<(), Error> {
     let key = some_key(random);
-    let expected = map.get(&key).map(|value| value.to_vec());
+    let expected = map.get(&key).map(|entry| entry.value.to_vec());
     let new = (!random.one_in(3)).then(|| some_value(random));
     let swapped = txn.compare_and_swap(keyspace, &key, expected.as_deref(), new.as_deref())?;
     assert!(swapped, "compare and swap");
     match new {
-        Some(value) => map.insert(key, value.into()),
-        None => map.remove(&key),
-    };
+        Some(value) => map.put(key, value),
+        None => drop(map.remove(&key)),
+    }
     Ok(())
 }
 
@@ -199,7 +243,7 @@ fn pop(
         } else {
             (txn.pop_last(keyspace)?, map.pop_last())
         };
-        let wanted = wanted.map(|(key, value)| (key, value.to_vec()));
+        let wanted = wanted.map(|(key, entry)| (key, entry.value.to_vec()));
         assert_eq!(popped, wanted, "pop");
     }
     Ok(())
@@ -214,7 +258,7 @@ fn retain(
 ) -> Result<(), Error> {
     let key = some_key(random);
     txn.retain(keyspace, key.as_slice().., |key, _| !is_odd(key))?;
-    map.retain(|k, _| *k < key || !is_odd(k));
+    map.retain(|k| k < key.as_slice() || !is_odd(k));
     Ok(())
 }
 
@@ -230,7 +274,7 @@ fn extract(
     let wanted: Vec<_> = map
         .range(..=key)
         .filter(|(k, _)| is_odd(k))
-        .map(|(k, v)| (k.clone(), v.to_vec()))
+        .map(|(k, entry)| (k.clone(), entry.value.to_vec()))
         .collect();
     assert_eq!(extracted, wanted, "extract");
     for (key, _) in wanted {

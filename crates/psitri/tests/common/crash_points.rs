@@ -2,18 +2,27 @@
 //!
 //! The disk of every so many calls of a run is kept while the run goes on. From each the database is opened, after a power loss or the end of
 //! the process: it must be in a state that was tried by then, and not before what was acknowledged by then. The opening has crash points
-//! of its own, and so on, three deep.
-use super::{Content, Oracle, Random, operations::OPERATIONS, read_all, small_options};
+//! of its own, and so on, three deep. The clock stands still over the crash, or goes on, or is set back.
+use super::{
+    Clock, Content, Oracle, Random,
+    clock::some_time_later,
+    entries::Time,
+    operations::OPERATIONS,
+    oracle::{Note, shows},
+    read_all, small_options,
+};
 use psitri::{
     Database,
     storage::sim::{CallKind, Capture, CrashPoint, SimStorage},
 };
-use std::{collections::BTreeMap, fmt::Write, sync::Arc, sync::Mutex};
+use std::{cmp::Ordering, collections::BTreeMap, fmt::Write, sync::Arc, sync::Mutex};
 
 /// Crashes in a row.
 const DEPTH_MAX: usize = 3;
 /// Name of the threads that clients work in.
 pub const CLIENT_THREAD: &str = "client";
+/// A clock is set back by less than so many milliseconds: most of what has expired shows again, if it was not dropped.
+const SET_BACK_MAX: u64 = 400;
 /// What the note says when a database is being opened.
 const OPENING: usize = OPERATIONS.len();
 /// The first bytes of a segment: its header.
@@ -22,7 +31,7 @@ const HEADER_END: u64 = 512;
 const HEADER_PAGE_END: u64 = 4096;
 
 /// What must have been interrupted at least once in a run of thousands of crash points.
-const EXPECTED: [&str; 14] = [
+const EXPECTED: [&str; 16] = [
     "recovery",
     "recovery, second crash",
     "recovery, third crash",
@@ -37,12 +46,16 @@ const EXPECTED: [&str; 14] = [
     "log: segments begun, recycled, given back",
     "log: flushes in the background",
     "close and reopen",
+    "drop_expired",
+    "expiry",
 ];
 
 /// How many crash points there were, by what was interrupted and by what the call did.
 #[derive(Default)]
 pub struct CrashPoints {
     counts: Mutex<BTreeMap<&'static str, BTreeMap<&'static str, u64>>>,
+    /// Of those that were looked at: what the clock did over the crash.
+    clocks: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 /// What a state that is found must be.
@@ -66,6 +79,15 @@ impl CrashPoints {
         *calls.entry(kind_of(point.kind)).or_default() += 1;
     }
 
+    fn count_clock(&self, before: u64, after: u64) {
+        let what = match after.cmp(&before) {
+            Ordering::Equal => "stood",
+            Ordering::Greater => "went on",
+            Ordering::Less => "was set back",
+        };
+        *self.clocks.lock().unwrap().entry(what).or_default() += 1;
+    }
+
     /// Looks at all crash points that the storage has kept.
     pub fn explore(
         &self,
@@ -78,13 +100,16 @@ impl CrashPoints {
             complete: oracle.complete,
         };
         for capture in storage.take_captures() {
-            self.explore_one(&capture, oracle, random, wanted, 1, context);
+            let note = Note::of(capture.point().note);
+            let time = time_after_crash(note.now, oracle.newest_of(note), random);
+            let crash = (1, wanted, time);
+            self.explore_one(&capture, oracle, random, crash, context);
         }
     }
 
     /// Tells the storage that a database is about to be opened on it.
     pub fn note_opening(storage: &SimStorage, oracle: &Oracle) {
-        storage.set_note(oracle.note(OPENING));
+        storage.set_note(oracle.note(OPENING).words());
     }
 
     fn explore_one(
@@ -92,14 +117,14 @@ impl CrashPoints {
         capture: &Capture,
         oracle: &Oracle,
         random: &mut Random,
-        wanted: Wanted<'_>,
-        depth: usize,
+        (depth, wanted, time): (usize, Wanted<'_>, Time),
         context: &str,
     ) {
         let point = capture.point();
         self.count(point, depth);
+        self.count_clock(Note::of(point.note).now, time.now);
         let context = format!(
-            "{context}; crash {depth} at call {} ({:?} of {} in thread {:?})",
+            "{context}; crash {depth} at call {} ({:?} of {} in thread {:?}), then {time:?}",
             point.call, point.kind, point.file, point.thread
         );
         let process_crash = random.one_in(3);
@@ -109,12 +134,17 @@ impl CrashPoints {
         } else {
             capture.crash(outcome)
         };
-        let [acknowledged, durable, end, _] = point.note;
-        after.set_note([acknowledged, durable, end, OPENING as u64]);
+        let note = Note::of(point.note);
+        let opening = Note {
+            operation: OPENING,
+            now: time.now,
+            ..note
+        };
+        after.set_note(opening.words());
         if depth < DEPTH_MAX && random.one_in(3) {
             after.capture_every(1 + random.below(12), 1);
         }
-        let options = small_options(random);
+        let options = small_options(random, &Clock::at(time.now));
         let db = Database::open_on(Arc::new(after.clone()), options)
             .unwrap_or_else(|error| panic!("{context}: opening failed: {error}"));
         let opened_at = after.calls();
@@ -122,13 +152,18 @@ impl CrashPoints {
             read_all(&db).unwrap_or_else(|error| panic!("{context}: reading failed: {error}"));
         let wanted = match wanted {
             Wanted::Same(content) => {
-                assert!(found == *content, "{context}: what was shown is gone");
+                let as_shown = shows(content, &found, Time::exactly(time.now));
+                assert!(as_shown, "{context}: what was shown is gone");
                 wanted
             }
             Wanted::AsNoted { complete } => {
                 let complete = complete && process_crash;
-                let least = if complete { acknowledged } else { durable };
-                oracle.check_within(&found, least, end, &context);
+                let least = if complete {
+                    note.acknowledged
+                } else {
+                    note.durable
+                };
+                oracle.check_within(&found, (least, note.end), time, &context);
                 Wanted::AsNoted { complete }
             }
         };
@@ -143,7 +178,12 @@ impl CrashPoints {
             } else {
                 wanted
             };
-            self.explore_one(&next, oracle, random, wanted, depth + 1, &context);
+            let time = match random.one_in(4) {
+                true => later(time, &found, random),
+                false => time,
+            };
+            let crash = (depth + 1, wanted, time);
+            self.explore_one(&next, oracle, random, crash, &context);
         }
     }
 
@@ -159,6 +199,11 @@ impl CrashPoints {
                 .collect();
             let _ = writeln!(table, "{activity:<42} {total:>8}   {}", calls.join(", "));
         }
+        let clocks = self.clocks.lock().unwrap();
+        let clocks: Vec<String> = (clocks.iter())
+            .map(|(what, count)| format!("{what} {count} times"))
+            .collect();
+        let _ = writeln!(table, "the clock {}", clocks.join(", "));
         table
     }
 
@@ -170,6 +215,25 @@ impl CrashPoints {
             .filter(|activity| !counts.contains_key(activity))
             .collect()
     }
+}
+
+/// What the clock says when a database is opened after a crash at `now`.
+fn time_after_crash(now: u64, content: &Content, random: &mut Random) -> Time {
+    let time = Time::exactly(now);
+    match random.below(8) {
+        0..4 => time,
+        4..6 => later(time, content, random),
+        _ => Time {
+            now: now - random.below(SET_BACK_MAX),
+            ..time
+        },
+    }
+}
+
+fn later(time: Time, content: &Content, random: &mut Random) -> Time {
+    let now = some_time_later(content, time.now, random);
+    let latest = now.max(time.latest);
+    Time { now, latest }
 }
 
 fn kind_of(kind: CallKind) -> &'static str {
@@ -195,7 +259,7 @@ fn interrupted(point: &CrashPoint, depth: usize) -> &'static str {
             | CallKind::Rename
             | CallKind::PunchHole
     );
-    let operation = point.note[3] as usize;
+    let operation = Note::of(point.note).operation;
     match (point.thread.as_str(), depth) {
         (CLIENT_THREAD, 2) => "recovery, second crash",
         (CLIENT_THREAD, 3) => "recovery, third crash",

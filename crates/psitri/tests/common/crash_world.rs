@@ -9,19 +9,27 @@ use std::{sync::Arc, time::Duration};
 
 #[path = "changes.rs"]
 mod changes;
+#[path = "clock.rs"]
+mod clock;
 #[path = "crash_points.rs"]
 mod crash_points;
+#[path = "entries.rs"]
+mod entries;
+#[path = "expiring.rs"]
+mod expiring;
 #[path = "operations.rs"]
 mod operations;
 #[path = "oracle.rs"]
 mod oracle;
 #[path = "structures.rs"]
 mod structures;
-#[allow(unused_imports)] // as below
+pub use clock::Clock;
+#[allow(unused_imports)] // each test uses its part
 pub use crash_points::{CLIENT_THREAD, CrashPoints};
+use entries::Map;
 use operations::{OPERATIONS, Operation};
 #[allow(unused_imports)] // as above
-pub use oracle::{Content, Map, Oracle, read_all};
+pub use oracle::{Content, Oracle, read_all};
 
 /// SplitMix64.
 pub struct Random(pub u64);
@@ -57,13 +65,13 @@ pub fn parameter(name: &str) -> Option<u64> {
 }
 
 /// Sizes at which everything happens often: spills, freezes, merges, checkpoints, recycled segments.
-pub fn small_options(random: &mut Random) -> Options {
-    small_options_with(random, Durability::None)
+pub fn small_options(random: &mut Random, clock: &Clock) -> Options {
+    small_options_with(random, Durability::None, clock)
 }
 
 /// As [`small_options`], with the durability of commits that name none, and of changes of keyspaces.
-pub fn small_options_with(random: &mut Random, durability: Durability) -> Options {
-    Options::new()
+pub fn small_options_with(random: &mut Random, durability: Durability, clock: &Clock) -> Options {
+    let options = Options::new()
         .buffer_bytes(256 << 10)
         .frozen_buffers(1 + random.below(3) as usize)
         .wal_segment_bytes(64 << 10)
@@ -76,7 +84,8 @@ pub fn small_options_with(random: &mut Random, durability: Durability) -> Option
         } else {
             3_600_000
         }))
-        .durability(durability)
+        .durability(durability);
+    clock.tells(options)
 }
 
 /// How a piece of work ended.
@@ -140,12 +149,16 @@ struct LongTxn {
     keyspace: Keyspace,
     name: String,
     map: Map,
+    /// It has looked at the clock.
+    is_timed: bool,
 }
 
 /// A snapshot, with what it has to show for ever.
 struct HeldSnapshot {
     snapshot: Snapshot,
     keyspaces: Vec<(Keyspace, Arc<Map>)>,
+    /// The time that it goes by, if it has looked at the clock.
+    now: Option<u64>,
 }
 
 /// A client that does random things to a database, one at a time.
@@ -231,7 +244,8 @@ impl<'a> Client<'a> {
 
     /// Tells the disk what is acknowledged, for those who look at a crash point later.
     fn note(&self) {
-        self.storage.set_note(self.oracle.note(self.operation));
+        self.storage
+            .set_note(self.oracle.note(self.operation).words());
     }
 
     /// A commit is under way that would lead here.

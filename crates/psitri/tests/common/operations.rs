@@ -1,11 +1,15 @@
 //! What a client does: one function for each operation, named in [`OPERATIONS`].
 use super::{
     Client, HeldSnapshot, LongTxn, Step, Stop,
-    changes::{change, some_key, some_value},
-    oracle::is_saved,
+    changes::{change, own_expiry, put, some_key, some_value},
+    entries::{Map, Time},
+    expiring::some_default,
+    oracle::{is_saved, shows},
     read_all, waits,
 };
-use psitri::{BackupOptions, Database, Durability, Isolation, Keyspace, WriteBatch};
+use psitri::{
+    BackupOptions, Database, Durability, Isolation, Keyspace, KeyspaceOptions, Options, WriteBatch,
+};
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 const SNAPSHOTS_MAX: usize = 3;
@@ -19,7 +23,7 @@ pub struct Operation {
 
 /// The names are headings of the table of crash points: operations that do alike share one.
 #[rustfmt::skip]
-pub const OPERATIONS: [Operation; 21] = [
+pub const OPERATIONS: [Operation; 24] = [
     Operation { name: "keyspaces", share: 4, perform: |client| client.create() },
     Operation { name: "keyspaces", share: 2, perform: |client| client.drop_keyspace() },
     Operation { name: "keyspaces", share: 4, perform: |client| client.rename() },
@@ -41,6 +45,9 @@ pub const OPERATIONS: [Operation; 21] = [
     Operation { name: "large values", share: 3, perform: |client| client.large_value() },
     Operation { name: "close and reopen", share: 4, perform: |client| client.reopen() },
     Operation { name: "backup", share: 1, perform: |client| client.backup() },
+    Operation { name: "expiry", share: 16, perform: |client| client.let_time_pass() },
+    Operation { name: "expiry", share: 4, perform: |client| client.merge_what_expired() },
+    Operation { name: "drop_expired", share: 5, perform: |client| client.drop_expired() },
 ];
 
 impl Operation {
@@ -78,10 +85,15 @@ impl Client<'_> {
         if names.contains(&name) {
             return Ok(());
         }
+        let options = match self.random.below(5) {
+            0 => KeyspaceOptions::new().entries_expire(),
+            1 => KeyspaceOptions::new().expire_after(some_default(self.random)),
+            _ => KeyspaceOptions::new(),
+        };
         let mut next = self.oracle.newest().clone();
-        next.insert(name.clone(), Arc::default());
-        self.try_for(next, format!("create {name}"));
-        let result = self.db.create_keyspace(&name).map(drop);
+        next.insert(name.clone(), Arc::new(Map::new(options)));
+        self.try_for(next, format!("create {name}, {options:?}"));
+        let result = self.db.create_keyspace_with(&name, options).map(drop);
         self.committed(result, waits(self.durability))
     }
 
@@ -143,8 +155,15 @@ impl Client<'_> {
         if self.long.is_some() {
             return Ok(());
         }
+        let mut next = self.oracle.newest().clone();
+        let now = self.oracle.clock.now();
+        let expiring = next
+            .iter_mut()
+            .filter(|(path, map)| map.expires() && !is_saved(path));
+        expiring.for_each(|(_, map)| Arc::make_mut(map).drop_expired(now));
+        self.try_for(next, "compaction".to_owned());
         let result = self.db.compact();
-        self.check(result)?;
+        self.committed(result, false)?;
         self.all_is_durable("compaction");
         Ok(())
     }
@@ -175,7 +194,7 @@ impl Client<'_> {
         self.db = self.check(opened)?;
         let found = read_all(&self.db);
         let found = self.check(found)?;
-        assert!(found == *self.oracle.newest(), "all is there after a close");
+        assert!(self.oracle.is_newest(&found), "all is there after a close");
         self.all_is_durable("reopening");
         Ok(())
     }
@@ -197,27 +216,41 @@ impl Client<'_> {
             keyspaces.push((self.check(keyspace)?, map));
         }
         let snapshot = self.db.snapshot();
+        let mut now = None;
+        let expiring = keyspaces.iter().find(|(_, map)| map.expires());
+        if let Some((keyspace, _)) = expiring
+            && self.random.one_in(2)
+        {
+            let looked = snapshot.get(keyspace, b"any").map(drop);
+            self.check(looked)?;
+            now = Some(self.oracle.clock.now());
+        }
         self.held.push(HeldSnapshot {
             snapshot,
             keyspaces,
+            now,
         });
         Ok(())
     }
 
     fn look_at(&mut self, held: &HeldSnapshot) -> Step {
+        let now = held.now.unwrap_or(self.oracle.clock.now());
         for (keyspace, map) in &held.keyspaces {
-            let mut wanted = map.iter();
+            let mut wanted = map.at(now);
             let read = held.snapshot.for_each(keyspace, .., |key, value| {
-                let next = wanted.next().map(|(key, value)| (&key[..], &value[..]));
+                let next = wanted.next().map(|(key, entry)| (key, &entry.value[..]));
                 assert_eq!(next, Some((key, value)), "a snapshot does not change");
                 ControlFlow::Continue(())
             });
             self.check(read)?;
             assert!(wanted.next().is_none(), "a snapshot loses nothing");
-            let keys: Vec<&[u8]> = map.keys().take(5).map(Vec::as_slice).collect();
+            let (keys, wanted): (Vec<&[u8]>, Vec<_>) = map
+                .at(now)
+                .take(5)
+                .map(|(key, entry)| (key, Some(&entry.value[..])))
+                .unzip();
             let found = held.snapshot.get_many(keyspace, &keys);
             let found = self.check(found)?;
-            let wanted: Vec<_> = keys.iter().map(|&key| Some(&map[key][..])).collect();
             assert_eq!(found, wanted, "many keys at once");
         }
         Ok(())
@@ -239,25 +272,33 @@ impl Client<'_> {
             let chain: Vec<_> = chain.iter().map(|name| path(name)).collect();
             let place = path(if chain.len() == 1 { "one" } else { "two" });
             Database::restore(&chain, &place).expect("restoring");
-            let restored = Database::open(&place).expect("a restored database");
+            let options = self.oracle.clock.tells(Options::new());
+            let restored = options.open(&place).expect("a restored database");
             let found = read_all(&restored).expect("a restored database");
             // Saved snapshots are not copied.
             let mut wanted = wanted;
             wanted.retain(|name, _| !is_saved(name));
-            assert!(found == wanted, "a backup has what was there");
+            let time = Time::exactly(self.oracle.clock.now());
+            let is_there = shows(&wanted, &found, time);
+            assert!(is_there, "a backup has what was there");
         }
         Ok(())
     }
 
     /// A keyspace that the open transaction does not hold.
     pub(super) fn pick_free_keyspace(&mut self) -> Option<String> {
-        let held = self.long.as_ref().map(|long| long.name.clone());
-        let mut names = self.names();
-        names.retain(|name| Some(name) != held.as_ref());
+        let mut names = self.free_names();
         if names.is_empty() {
             return None;
         }
         Some(names.swap_remove(self.random.below(names.len() as u64) as usize))
+    }
+
+    pub(super) fn free_names(&self) -> Vec<String> {
+        let held = self.long.as_ref().map(|long| long.name.clone());
+        let mut names = self.names();
+        names.retain(|name| Some(name) != held.as_ref());
+        names
     }
 
     fn pick_durability(&mut self) -> Durability {
@@ -280,12 +321,18 @@ impl Client<'_> {
             let map = (*self.oracle.newest()[&name]).clone();
             let txn = self.db.begin(&[&keyspace]);
             let txn = self.check(txn)?;
-            self.long = Some(LongTxn {
+            let mut long = LongTxn {
                 txn,
                 keyspace,
                 name,
                 map,
-            });
+                is_timed: false,
+            };
+            if self.random.one_in(2) {
+                let timed = long.look_at_clock(self.oracle.clock.now());
+                self.check(timed)?;
+            }
+            self.long = Some(long);
             return Ok(());
         };
         if self.random.one_in(3) {
@@ -297,6 +344,8 @@ impl Client<'_> {
             let result = long.txn.commit_with(durability);
             return self.committed(result, waits(durability));
         }
+        let timed = long.look_at_clock(self.oracle.clock.now());
+        self.check(timed)?;
         for _ in 0..self.random.below(6) {
             let result = change(
                 &mut long.txn,
@@ -330,9 +379,11 @@ impl Client<'_> {
             return self.create();
         }
         let mut next = self.oracle.newest().clone();
+        let now = self.oracle.clock.now();
         let mut batch = WriteBatch::new();
         for (name, keyspace) in &picked {
             let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
+            map.go_by(now);
             for _ in 0..1 + self.random.below(5) {
                 let key = some_key(self.random);
                 if self.random.one_in(3) {
@@ -340,8 +391,16 @@ impl Client<'_> {
                     map.remove(&key);
                 } else {
                     let value = some_value(self.random);
-                    batch.upsert(keyspace, &key, &value);
-                    map.insert(key, value.into());
+                    match own_expiry(map, self.random) {
+                        Some(expiry) => {
+                            batch.upsert_expiring(keyspace, &key, &value, expiry);
+                            map.put_until(key, value, expiry);
+                        }
+                        None => {
+                            batch.upsert(keyspace, &key, &value);
+                            map.put(key, value);
+                        }
+                    }
                 }
             }
         }
@@ -359,22 +418,33 @@ impl Client<'_> {
             return self.create();
         }
         let mut next = self.oracle.newest().clone();
+        let now = self.oracle.clock.now();
         let mut txn = self.db.begin_optimistic(Isolation::Serializable);
         for (name, keyspace) in &picked {
             let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
+            map.go_by(now);
             for _ in 0..1 + self.random.below(5) {
                 let (key, other) = (some_key(self.random), some_key(self.random));
                 let found = txn.get(keyspace, &other).map(|v| v.map(<[u8]>::to_vec));
                 let found = self.check(found)?;
-                assert_eq!(found.as_deref(), map.get(&other).map(|v| &v[..]));
+                assert_eq!(found.as_deref(), map.get(&other).map(|e| &e.value[..]));
                 let result = if self.random.one_in(3) {
                     map.remove(&key);
                     txn.remove(keyspace, &key).map(drop)
                 } else {
                     let value = some_value(self.random);
-                    let result = txn.upsert(keyspace, &key, &value);
-                    map.insert(key, value.into());
-                    result
+                    match own_expiry(map, self.random) {
+                        Some(expiry) => {
+                            let result = txn.upsert_expiring(keyspace, &key, &value, expiry);
+                            map.put_until(key, value, expiry);
+                            result
+                        }
+                        None => {
+                            let result = txn.upsert(keyspace, &key, &value);
+                            map.put(key, value);
+                            result
+                        }
+                    }
                 };
                 self.check(result)?;
             }
@@ -395,11 +465,11 @@ impl Client<'_> {
         let (key, value) = (some_key(self.random), self.random.bytes(len as usize));
         let mut next = self.oracle.newest().clone();
         let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
+        map.go_by(self.oracle.clock.now());
         let txn = self.db.begin(&[keyspace]);
         let mut txn = self.check(txn)?;
-        let written = txn.upsert(keyspace, &key, &value);
+        let written = put(&mut txn, keyspace, map, self.random, (key, value));
         self.check(written)?;
-        map.insert(key, value.into());
         let durability = self.pick_durability();
         self.try_for(next, format!("a value of {len} bytes, {durability}"));
         let result = txn.commit_with(durability);
@@ -421,8 +491,23 @@ impl Client<'_> {
             self.db.begin(&handles)
         };
         let mut txn = self.check(txn)?;
+        let now = self.oracle.clock.now();
+        for (name, _) in &picked {
+            Arc::make_mut(next.get_mut(name).expect("it was listed")).go_by(now);
+        }
+        let expiring = picked.iter().find(|(name, _)| next[name].expires());
         let puts = bulk * self.random.below(3) / 2;
-        for _ in 0..1 + self.random.below(8) + puts {
+        let count = 1 + self.random.below(8) + puts;
+        // Now and then time passes in the middle, but not for the transaction.
+        let passes_at = self.random.below(4 * count);
+        for number in 0..count {
+            if let Some((_, keyspace)) = expiring
+                && number == passes_at
+            {
+                let looked = txn.cursor(keyspace).map(drop);
+                self.check(looked)?;
+                self.pass_time();
+            }
             let (name, keyspace) = &picked[self.random.below(picked.len() as u64) as usize];
             let map = Arc::make_mut(next.get_mut(name).expect("it was listed"));
             let result = if self.random.one_in(8) {

@@ -35,6 +35,9 @@ impl Client<'_> {
         let parent = self.check(parent)?;
         let (from, to) = (key.as_bytes(), other.as_bytes());
         let draw = self.random.below(8);
+        if self.random.one_in(8) {
+            self.subtree_where_entries_expire(&parent, exists.then_some(from))?;
+        }
         if !exists {
             self.put(&mut next, &key, Arc::default());
             self.try_for(next, format!("create subtree {key}"));
@@ -82,7 +85,7 @@ impl Client<'_> {
     fn put(&self, content: &mut Content, key: &str, map: Arc<super::Map>) {
         content.insert(path(key), map);
         let parent = content.get_mut(PARENT).expect("the parent is there");
-        Arc::make_mut(parent).insert(key.as_bytes().to_vec(), Arc::from(&b""[..]));
+        Arc::make_mut(parent).put(key.as_bytes().to_vec(), Vec::new());
     }
 
     fn take(&self, content: &mut Content, key: &str) -> Arc<super::Map> {
@@ -102,7 +105,9 @@ impl Client<'_> {
             return Ok(());
         }
         let mut next = self.oracle.newest().clone();
-        let map = Arc::clone(&next[&from]);
+        let map = next.get_mut(&from).expect("it was listed");
+        Arc::make_mut(map).share();
+        let map = Arc::clone(map);
         next.insert(to.clone(), map);
         self.try_for(next, format!("clone {from} to {to}"));
         let result = self.db.clone_keyspace(&from, &to).map(drop);
@@ -123,15 +128,18 @@ impl Client<'_> {
             .filter_map(|(path, map)| Some((path.strip_prefix(&prefix)?.to_owned(), map.clone())))
             .collect();
         if inside.is_empty() {
-            let all: Vec<_> = next.iter().filter(|(path, _)| !is_saved(path)).collect();
-            if all.is_empty() {
+            let mut saved = Content::new();
+            let now = self.oracle.clock.now();
+            for (path, map) in next.iter_mut().filter(|(path, _)| !is_saved(path)) {
+                Arc::make_mut(map).share();
+                let mut map = Arc::clone(map);
+                Arc::make_mut(&mut map).go_by(now);
+                saved.insert(format!("{prefix}{path}"), map);
+            }
+            if saved.is_empty() {
                 return Ok(());
             }
-            let all = all
-                .into_iter()
-                .map(|(path, map)| (format!("{prefix}{path}"), map.clone()));
-            let all: Vec<_> = all.collect();
-            next.extend(all);
+            next.extend(saved);
             self.try_for(next, format!("save snapshot {name}"));
             let result = self.db.save_snapshot(&name);
             return self.committed(result, true);
