@@ -69,8 +69,8 @@ pub(crate) struct RootUpdate {
     /// merge passes over an empty buffer.
     pub root: Option<Root>,
     pub generation_merged: u64,
-    /// Greater than `generation_merged` while the root has a part of some generations.
-    pub generation_merging: u64,
+    /// The root has entries of generations up to this one, all or a part of them. 0 for a transaction that exchanges all its roots at once.
+    pub generation_in_root: u64,
     pub csn_merged: u64,
 }
 
@@ -392,6 +392,7 @@ impl Engine {
             let current = self.states.current();
             State {
                 tree_version: current.tree_version,
+                generation_in_trees: current.generation_in_trees,
                 generations: current.generations.clone(),
                 keyspaces: Arc::clone(&current.keyspaces),
                 replaced: Default::default(),
@@ -496,6 +497,7 @@ impl Engine {
                 generations.extend(current.generations.iter().cloned());
                 let state = State {
                     tree_version: current.tree_version,
+                    generation_in_trees: current.generation_in_trees,
                     generations,
                     keyspaces: Arc::clone(&current.keyspaces),
                     replaced: Default::default(),
@@ -673,8 +675,8 @@ pub(crate) fn apply_roots(
             continue;
         };
         keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
-        keyspace.generation_merging = keyspace.generation_merging.max(update.generation_merging);
         if let Some(root) = update.root {
+            state.generation_in_trees = state.generation_in_trees.max(update.generation_in_root);
             keyspace.root = root;
             keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
             keyspace.dirty = true;

@@ -10,7 +10,10 @@
 //!     holds what older ones held.
 //! (3) Within one keyspace every commit in a newer generation has a greater CSN than any in an older one, as a
 //!     transaction takes the active generation when it already holds the keyspace's write lock.
-//! (4) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
+//! (4) Every buffered transaction is in one generation, in all its keyspaces. Read modes that look at old layers therefore see whole
+//!     generations: `trie` those up to `generation_in_trees`, of which trees may have a part or which some keyspaces have merged and others
+//!     have not. What one of them lacks is still in the buffers. Other transactions exchange all their roots at once.
+//! (5) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
 
 use std::{
     collections::BTreeMap,
@@ -39,9 +42,6 @@ pub(crate) struct KeyspaceState {
     pub root: Root,
     /// Generations up to this one are in the tree, or never concerned this keyspace.
     pub generation_merged: u64,
-    /// Generations up to this one are being merged, and the tree has a part of their entries. None if not greater than
-    /// `generation_merged`.
-    pub generation_merging: u64,
     /// Commits up to this one are in the tree.
     pub csn_merged: u64,
     /// Subtrees of entries that it has from what it was cloned from: what those call them, and which they are here.
@@ -59,6 +59,8 @@ pub(crate) type KeyspaceTable = Vec<Option<KeyspaceState>>;
 pub(crate) struct State {
     /// Counts publications that changed a root.
     pub tree_version: u64,
+    /// Trees may have entries of generations up to this one, and of no newer one. Never goes back.
+    pub generation_in_trees: u64,
     pub generations: Vec<Arc<Generation>>,
     pub keyspaces: Arc<KeyspaceTable>,
     /// When another one took its place, and whether somebody who still holds it was reported.

@@ -190,7 +190,6 @@ impl WriteTxn {
                     core: Arc::new(core),
                     root,
                     generation_merged: active - 1,
-                    generation_merging: 0,
                     csn_merged: 0,
                     aliases: new.aliases.clone(),
                     dirty: true,
@@ -336,7 +335,7 @@ impl WriteTxn {
             id: part.id,
             root: Some(part.root),
             generation_merged: active - 1,
-            generation_merging: 0,
+            generation_in_root: 0,
             csn_merged: csn,
         };
         self.parts.iter().filter(is_changed).map(update).collect()
