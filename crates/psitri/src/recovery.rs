@@ -11,9 +11,9 @@
 //! (5) What was read but is not proven to be durable is written again and flushed before the log goes on: the process that
 //!     wrote it may have been killed before its flush, or after one that failed, and then the system may call pages clean
 //!     that never reached the disk.
-//! (6) Trees have parts of commits up to the superblock's tree CSN. Replay puts all of those into generations of their own, none of which is
-//!     the active one: readers of old layers see them all.
-//! (7) A writer looks for readers in other processes before anything can be written to free pages.
+//! (6) A writer looks for readers in other processes before anything can be written to free pages.
+//! (7) Trees may have parts of commits up to the superblock's tree CSN. Replay puts what they lack of those into generations of their own, none
+//!     of which is the active one: readers of old layers see them whole.
 
 mod beside;
 
@@ -297,7 +297,7 @@ struct Recovery {
     catalog_csn_stored: u64,
     tree_version: u64,
     csn: u64,
-    /// (6): known as soon as all commits up to the tree CSN were replayed.
+    /// (7): known as soon as all commits up to the tree CSN were replayed.
     generation_in_trees: Option<u64>,
     tree_csn: u64,
     pool: Arc<ArenaPool>,
@@ -434,7 +434,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// (6): what is replayed from here on is in no tree.
+    /// (7): what is replayed from here on is in no tree.
     fn end_trees(&mut self) -> Result<()> {
         if self.generation_in_trees.is_none() {
             if !self.generations[0].is_empty() {

@@ -10,10 +10,10 @@
 //!     holds what older ones held.
 //! (3) Within one keyspace every commit in a newer generation has a greater CSN than any in an older one, as a
 //!     transaction takes the active generation when it already holds the keyspace's write lock.
-//! (4) Every buffered transaction is in one generation, in all its keyspaces. Read modes that look at old layers therefore see whole
-//!     generations: `trie` those up to `generation_in_trees`, of which trees may have a part or which some keyspaces have merged and others
-//!     have not. What one of them lacks is still in the buffers. Other transactions exchange all their roots at once.
-//! (5) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
+//! (4) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
+//! (5) A buffered transaction is in one generation, with all its keyspaces; the others exchange all their roots at once. So readers of old
+//!     layers see whole transactions if they see whole generations: mode `trie` those up to `generation_in_trees`. Trees may have a part of
+//!     these, or some keyspaces have merged them and others have not; what a tree lacks is still in the buffers.
 
 use std::{
     collections::BTreeMap,
