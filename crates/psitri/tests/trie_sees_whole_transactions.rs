@@ -189,7 +189,7 @@ fn check_read_only(disk: &SimStorage, what: &str) -> bool {
         let tables = Tables::open(&reader, 2);
         for number in 0..2 {
             let keys = keys_merged(&reader, &format!("table {number}"));
-            in_the_middle |= keys % (PLACES / 8) != 0;
+            in_the_middle |= !keys.is_multiple_of(PLACES / 8);
         }
         for mode in OLD_MODES {
             let snapshot = reader.snapshot_with(mode);
