@@ -24,7 +24,7 @@ use crate::{
     pager::{Captured, Changes, CheckpointRecord, Sink},
     publication::{KeyspaceChanges, RootUpdate, apply_roots},
     saved::SavedSnapshot,
-    state::{KeyspaceTable, State},
+    state::{Generation, KeyspaceTable},
     sync::{Arc, MutexGuard, Ordering},
     tree::Root,
     wal::WalShared,
@@ -135,12 +135,7 @@ impl Engine {
         let _busy = self.counters.checkpointing.begin();
         let (version, table) = {
             let state = self.states.current();
-            let mut next = State {
-                tree_version: state.tree_version,
-                generations: state.generations.clone(),
-                keyspaces: Arc::clone(&state.keyspaces),
-                replaced: Default::default(),
-            };
+            let mut next = state.successor();
             apply_roots(&mut next, state.tree_version + 1, updates, keyspaces);
             (next.tree_version, next.keyspaces)
         };
@@ -236,6 +231,7 @@ impl Engine {
         let record = CheckpointRecord {
             generation: tree.checkpoint_generation,
             csn: commits.csn_next - 1,
+            tree_csn: self.tree_csn(table),
             catalog: catalog.node,
             catalog_keys: catalog.keys,
             catalog_csn: tree.catalog_csn,
@@ -257,6 +253,27 @@ impl Engine {
             shares_stored,
             log_end,
         })
+    }
+
+    /// No tree of these keyspaces has anything of a commit after this one. Read mode `trie` sees all commits up to it after an opening. Those
+    /// of generations that are merged in part, or not in every keyspace, are among them: a little more than the trees have.
+    fn tree_csn(&self, table: &KeyspaceTable) -> u64 {
+        let state = self.states.current();
+        let merged = table.iter().flatten().map(|keyspace| keyspace.csn_merged);
+        let in_trees = |generation: &&Arc<Generation>| generation.id <= state.generation_in_trees;
+        let buffered = state
+            .generations
+            .iter()
+            .filter(in_trees)
+            .flat_map(|generation| {
+                let slots = generation.slots().into_iter();
+                slots.filter_map(|slot| {
+                    let keyspace = table.get(slot as usize)?.as_ref()?;
+                    let buffer = generation.buffer(slot)?;
+                    (keyspace.generation_merged < generation.id).then(|| buffer.stats().csn_last)
+                })
+            });
+        merged.chain(buffered).max().unwrap_or(0)
     }
 
     /// Position in the log of the first commit that is in no merged tree; `u64::MAX` if there is none.

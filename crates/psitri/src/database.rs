@@ -249,7 +249,6 @@ impl Database {
             core: Arc::clone(&core),
             root: Root::default(),
             generation_merged: active - 1,
-            generation_merging: 0,
             csn_merged: 0,
             aliases: None,
             dirty: true,

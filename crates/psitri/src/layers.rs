@@ -42,11 +42,11 @@ impl<'a> View<'a> {
         let generations = match mode {
             ReadMode::Latest => &state.generations[..],
             ReadMode::Buffered => &state.generations[1..],
-            // While the tree has a part of some generations, it makes sense together with them only.
-            ReadMode::Trie if keyspace.generation_merging > keyspace.generation_merged => {
-                let merging =
-                    |generation: &Arc<Generation>| generation.id <= keyspace.generation_merging;
-                let first = state.generations.iter().position(merging);
+            // What the tree has a part of, or other trees have, is seen as a whole.
+            ReadMode::Trie if state.generation_in_trees > keyspace.generation_merged => {
+                let in_trees =
+                    |generation: &Arc<Generation>| generation.id <= state.generation_in_trees;
+                let first = state.generations.iter().position(in_trees);
                 &state.generations[first.unwrap_or(state.generations.len())..]
             }
             ReadMode::Trie => &[],

@@ -9,7 +9,8 @@
 //! (2) A keyspace's buffer is merged only when no open transaction can write to it, and when all its commits are visible.
 //! (3) A merge that fails publishes nothing, gives its pages back and is tried again.
 //! (4) A long merge is published slice by slice, so that the space of what it replaced can be used again while it goes on. The buffers
-//!     stay until the last slice and hide what of theirs the tree has already; recovery puts them back in front of it. Only streams that
+//!     stay until the last slice and hide what of theirs the tree has already; recovery puts them back in front of it, and readers of old
+//!     layers are told how far to read them (`generation_in_trees`, and the superblock's `tree_csn`). Only streams that
 //!     may be applied twice are sliced: without range deletes and without values that the tree takes over. A merge of many keyspaces is
 //!     published a few at a time, for the same reason: those that are done are done with their buffers.
 //! (5) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
@@ -329,7 +330,7 @@ impl<'f> Task<'f> {
             id: self.id,
             root,
             generation_merged: if is_whole { newest } else { 0 },
-            generation_merging: newest,
+            generation_in_root: newest,
             csn_merged: if is_whole { self.csn_merged } else { 0 },
         }
     }

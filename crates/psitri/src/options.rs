@@ -83,7 +83,8 @@ pub enum ReadMode {
     Latest,
     /// Frozen buffers and the tree: what was committed up to the last freeze of the active buffer.
     Buffered,
-    /// The tree only: what has been merged.
+    /// The trees: what has been merged. What is merged in part, or in some keyspaces and not in others, is seen as a whole: the rest of it comes
+    /// from the buffers.
     Trie,
 }
 

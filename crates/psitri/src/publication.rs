@@ -37,8 +37,8 @@ pub(crate) struct RootUpdate {
     /// merge passes over an empty buffer.
     pub root: Option<Root>,
     pub generation_merged: u64,
-    /// Greater than `generation_merged` while the root has a part of some generations.
-    pub generation_merging: u64,
+    /// The root has entries of generations up to this one, all or a part of them. 0 for a transaction that exchanges all its roots at once.
+    pub generation_in_root: u64,
     pub csn_merged: u64,
 }
 
@@ -82,15 +82,7 @@ impl Engine {
     /// Publishes a state made from the current one. Returns what `change` returned.
     pub fn change_layers<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let _layers = self.layers.lock();
-        let mut next = {
-            let current = self.states.current();
-            State {
-                tree_version: current.tree_version,
-                generations: current.generations.clone(),
-                keyspaces: Arc::clone(&current.keyspaces),
-                replaced: Default::default(),
-            }
-        };
+        let mut next = self.states.current().successor();
         let result = change(&mut next);
         self.publish_state(next);
         result
@@ -129,15 +121,8 @@ impl Engine {
             if current.active().id != generation || current.active().is_empty() {
                 false
             } else {
-                let mut generations = Vec::with_capacity(current.generations.len() + 1);
-                generations.push(next);
-                generations.extend(current.generations.iter().cloned());
-                let state = State {
-                    tree_version: current.tree_version,
-                    generations,
-                    keyspaces: Arc::clone(&current.keyspaces),
-                    replaced: Default::default(),
-                };
+                let mut state = current.successor();
+                state.generations.insert(0, next);
                 drop(current);
                 self.generation_active
                     .store(generation + 1, Ordering::SeqCst);
@@ -193,8 +178,8 @@ pub(crate) fn apply_roots(
             continue;
         };
         keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
-        keyspace.generation_merging = keyspace.generation_merging.max(update.generation_merging);
         if let Some(root) = update.root {
+            state.generation_in_trees = state.generation_in_trees.max(update.generation_in_root);
             keyspace.root = root;
             keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
             keyspace.dirty = true;

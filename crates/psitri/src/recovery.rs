@@ -13,6 +13,8 @@
 //!     wrote it may have been killed before its flush, or after one that failed, and then the system may call pages clean
 //!     that never reached the disk.
 //! (6) A writer looks for readers in other processes before anything can be written to free pages.
+//! (7) Trees may have parts of commits up to the superblock's tree CSN. Replay puts what they lack of those into generations of their own, none
+//!     of which is the active one: readers of old layers see them whole.
 
 mod beside;
 
@@ -125,7 +127,7 @@ pub(crate) fn open(
         Arc::clone(&pool),
     )?;
     if in_memory {
-        return Ok(recovery.finish(
+        return recovery.finish(
             EngineOf {
                 options,
                 storage,
@@ -135,7 +137,7 @@ pub(crate) fn open(
             },
             pager,
             None,
-        ));
+        );
     }
     let mut lost = None;
     let replayed = {
@@ -202,7 +204,7 @@ pub(crate) fn open(
         },
         pager,
         log,
-    );
+    )?;
     if !engine.read_only {
         engine.find_stale_readers(superblock.tree_version)?;
     }
@@ -227,6 +229,7 @@ fn create_data_file(storage: &dyn Storage) -> Result<()> {
     let record = CheckpointRecord {
         generation: 1,
         csn: 0,
+        tree_csn: 0,
         catalog: NodeRef::NULL,
         catalog_keys: 0,
         catalog_csn: 0,
@@ -295,6 +298,9 @@ struct Recovery {
     catalog_csn_stored: u64,
     tree_version: u64,
     csn: u64,
+    /// (7): known as soon as all commits up to the tree CSN were replayed.
+    generation_in_trees: Option<u64>,
+    tree_csn: u64,
     pool: Arc<ArenaPool>,
     log_start: u64,
     /// Large values that the log refers to, with the end of the record.
@@ -331,6 +337,8 @@ impl Recovery {
             catalog_csn_stored: superblock.catalog_csn,
             tree_version: superblock.tree_version,
             csn: superblock.csn,
+            generation_in_trees: None,
+            tree_csn: superblock.tree_csn,
             pool,
             log_start: superblock.wal_start_lsn,
             values: Vec::new(),
@@ -375,7 +383,6 @@ impl Recovery {
             core: Arc::new(core),
             root: entry.root,
             generation_merged: self.generations[0].id - 1,
-            generation_merging: 0,
             csn_merged: entry.csn_merged,
             aliases: entry.aliases,
             dirty: entry.csn_merged == 0,
@@ -412,6 +419,9 @@ impl Recovery {
     fn apply(&mut self, pager: &Pager, record: &wal::Record<'_>) -> Result<()> {
         let damaged = |what: &str| Error::corrupted("log", record.lsn, what);
         self.csn = self.csn.max(record.csn);
+        if record.csn > self.tree_csn {
+            self.end_trees()?;
+        }
         // A transaction may have filled the address space of its generation: it fits if it does not begin behind others.
         let expected = record.payload.len() as u64 + u64::from(record.op_count) * OP_BYTES_EXPECTED;
         let newest = &self.generations[0];
@@ -421,6 +431,17 @@ impl Recovery {
         for op in OpsIter::new(record.payload, record.op_count) {
             let op = op.map_err(|e| damaged(e.what))?;
             self.apply_op(pager, record, op)?;
+        }
+        Ok(())
+    }
+
+    /// (7): what is replayed from here on is in no tree.
+    fn end_trees(&mut self) -> Result<()> {
+        if self.generation_in_trees.is_none() {
+            if !self.generations[0].is_empty() {
+                self.begin_generation()?;
+            }
+            self.generation_in_trees = Some(self.generations[0].id - 1);
         }
         Ok(())
     }
@@ -615,7 +636,9 @@ impl Recovery {
         Ok(())
     }
 
-    fn finish(mut self, of: EngineOf, pager: Pager, log: Option<Wal>) -> Engine {
+    fn finish(mut self, of: EngineOf, pager: Pager, log: Option<Wal>) -> Result<Engine> {
+        self.end_trees()?;
+        let generation_in_trees = self.generation_in_trees.expect("replay is at its end");
         // Transactions want to write there.
         self.writers.clear();
         let active = self.generations[0].id;
@@ -624,6 +647,7 @@ impl Recovery {
         let names = Names::of(self.table.iter().flatten().map(|keyspace| &keyspace.core));
         let state = State {
             tree_version: self.tree_version,
+            generation_in_trees,
             replaced: Default::default(),
             generations: self.generations,
             keyspaces: Arc::new(self.table),
@@ -634,7 +658,7 @@ impl Recovery {
                 .iter()
                 .all(|g| g.first_lsn.load(Ordering::Relaxed) >= self.log_start)
         );
-        Engine::new(
+        Ok(Engine::new(
             self.database,
             of.options,
             of.storage,
@@ -647,6 +671,6 @@ impl Recovery {
             names,
             of.pool,
             of.lock,
-        )
+        ))
     }
 }

@@ -11,6 +11,9 @@
 //! (3) Within one keyspace every commit in a newer generation has a greater CSN than any in an older one, as a
 //!     transaction takes the active generation when it already holds the keyspace's write lock.
 //! (4) A slot is used again only while the active generation has no buffer of the keyspace that was dropped from it.
+//! (5) A buffered transaction is in one generation, with all its keyspaces; the others exchange all their roots at once. So readers of old
+//!     layers see whole transactions if they see whole generations: mode `trie` those up to `generation_in_trees`. Trees may have a part of
+//!     these, or some keyspaces have merged them and others have not; what a tree lacks is still in the buffers.
 
 use std::{
     collections::BTreeMap,
@@ -39,9 +42,6 @@ pub(crate) struct KeyspaceState {
     pub root: Root,
     /// Generations up to this one are in the tree, or never concerned this keyspace.
     pub generation_merged: u64,
-    /// Generations up to this one are being merged, and the tree has a part of their entries. None if not greater than
-    /// `generation_merged`.
-    pub generation_merging: u64,
     /// Commits up to this one are in the tree.
     pub csn_merged: u64,
     /// Subtrees of entries that it has from what it was cloned from: what those call them, and which they are here.
@@ -59,6 +59,8 @@ pub(crate) type KeyspaceTable = Vec<Option<KeyspaceState>>;
 pub(crate) struct State {
     /// Counts publications that changed a root.
     pub tree_version: u64,
+    /// Trees may have entries of generations up to this one, and of no newer one. Never goes back.
+    pub generation_in_trees: u64,
     pub generations: Vec<Arc<Generation>>,
     pub keyspaces: Arc<KeyspaceTable>,
     /// When another one took its place, and whether somebody who still holds it was reported.
@@ -72,6 +74,17 @@ pub(crate) struct Replaced {
 }
 
 impl State {
+    /// The same once more, to be changed and published.
+    pub fn successor(&self) -> State {
+        State {
+            tree_version: self.tree_version,
+            generation_in_trees: self.generation_in_trees,
+            generations: self.generations.clone(),
+            keyspaces: Arc::clone(&self.keyspaces),
+            replaced: Replaced::default(),
+        }
+    }
+
     pub fn active(&self) -> &Arc<Generation> {
         &self.generations[0]
     }

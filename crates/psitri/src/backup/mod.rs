@@ -227,7 +227,8 @@ impl Database {
 
     /// A snapshot, and what its keyspaces are called: names change at any time.
     fn snapshot_with_names(&self) -> (Snapshot, Vec<(place::Path, Keyspace)>) {
-        // Whoever creates, renames or drops a keyspace holds this lock from the beginning to the end.
+        // Names and the states that have their keyspaces change under this lock.
+        let _tree = self.core.engine.tree.lock();
         let names = self.core.engine.keyspaces.read();
         let snapshot = self.snapshot();
         (snapshot, place::all_of(&names))

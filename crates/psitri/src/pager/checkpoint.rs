@@ -53,6 +53,7 @@ const HOLES_MAX: usize = 1024;
 pub(crate) struct CheckpointRecord {
     pub generation: u64,
     pub csn: u64,
+    pub tree_csn: u64,
     pub catalog: crate::node::NodeRef,
     pub catalog_keys: u64,
     pub catalog_csn: u64,
@@ -180,6 +181,7 @@ impl Pager {
             generation: record.generation,
             tree_version: captured.version,
             csn: record.csn,
+            tree_csn: record.tree_csn,
             catalog: record.catalog,
             catalog_keys: record.catalog_keys,
             catalog_csn: record.catalog_csn,

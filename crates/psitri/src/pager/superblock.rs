@@ -13,6 +13,8 @@ const MAGIC: [u8; 8] = *b"PsiTriDB";
 /// Bytes of a slot that carry something.
 pub(crate) const SUPERBLOCK_BYTES: usize = 128;
 const _: () = assert!(SUPERBLOCK_BYTES <= 512);
+const TREE_CSN_AT: usize = 112;
+const _: () = assert!(TREE_CSN_AT + 8 <= SUPERBLOCK_BYTES - 4);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Superblock {
@@ -22,6 +24,8 @@ pub(crate) struct Superblock {
     pub tree_version: u64,
     /// Newest commit known when the checkpoint was taken.
     pub csn: u64,
+    /// No tree of a keyspace has anything of a commit after this one. At most `csn`.
+    pub tree_csn: u64,
     /// Tree of keyspaces.
     pub catalog: NodeRef,
     pub catalog_keys: u64,
@@ -77,6 +81,9 @@ impl Superblock {
         for field in [self.keyspace_next, self.map_pieces, self.map_table_crc] {
             out.extend_from_slice(&field.to_le_bytes());
         }
+        debug_assert!(self.tree_csn <= self.csn);
+        out.resize(TREE_CSN_AT, 0);
+        out.extend_from_slice(&self.tree_csn.to_le_bytes());
         out.resize(SUPERBLOCK_BYTES - 4, 0);
         out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
         out.try_into().expect("the fields fill the slot")
@@ -102,10 +109,14 @@ impl Superblock {
             return Err(SlotError::Invalid("page size is not 4096"));
         }
         let field = |index: usize| u64_at(16 + 8 * index);
+        if u64_at(TREE_CSN_AT) > field(2) {
+            return Err(SlotError::Invalid("trees are newer than the newest commit"));
+        }
         Ok(Superblock {
             generation: field(0),
             tree_version: field(1),
             csn: field(2),
+            tree_csn: u64_at(TREE_CSN_AT),
             catalog: NodeRef::from_bits(field(3)),
             catalog_keys: field(4),
             catalog_csn: field(5),
@@ -130,6 +141,7 @@ mod tests {
             generation: 7,
             tree_version: 12,
             csn: 99,
+            tree_csn: 98,
             catalog: NodeRef::new(5, 3, 9),
             catalog_keys: 2,
             catalog_csn: 40,

@@ -60,7 +60,7 @@ pub(crate) fn open_beside_writer(storage: Arc<dyn Storage>, options: Options) ->
             pool,
             lock: Some(slot.into()),
         };
-        return Ok(recovery.finish(of, pager, None));
+        return recovery.finish(of, pager, None);
     }
     let what = "the writer takes checkpoints faster than one can be opened beside it".to_owned();
     Err(Error::Stalled { what })

@@ -255,7 +255,7 @@ impl WriteTxn {
                 root: Some(part.root),
                 // What the active generation holds for the keyspace, if anything, was merged before.
                 generation_merged: active.saturating_sub(1),
-                generation_merging: 0,
+                generation_in_root: 0,
                 csn_merged: csn,
             })
             .collect();

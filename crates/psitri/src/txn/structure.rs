@@ -165,7 +165,6 @@ impl WriteTxn {
         let Some(mut prepared) = self.prepare(structure, &tree, &mut ops)? else {
             return Ok(Committed::Outdated);
         };
-        let mut names = engine.keyspaces.write();
         let mut commits = engine.commits.lock();
         let record = (!by_checkpoint).then_some(&ops);
         let csn = log_structure(&engine, &mut commits, record).inspect_err(|_| {
@@ -181,6 +180,8 @@ impl WriteTxn {
         )?;
         engine.visible_csn.store(csn, Ordering::Release);
         drop(commits);
+        // Not before: who opens a keyspace does not wait for a checkpoint.
+        let mut names = engine.keyspaces.write();
         let created = hand_out(&engine, structure, prepared, &mut tree, &mut names);
         drop(names);
         drop(tree);
@@ -229,7 +230,6 @@ impl WriteTxn {
                 core: Arc::new(core),
                 root,
                 generation_merged: active - 1,
-                generation_merging: 0,
                 csn_merged: 0,
                 aliases: new.aliases.clone(),
                 dirty: true,
@@ -372,7 +372,7 @@ impl WriteTxn {
             id: part.id,
             root: Some(part.root),
             generation_merged: active - 1,
-            generation_merging: 0,
+            generation_in_root: 0,
             csn_merged: csn,
         };
         self.parts.iter().filter(is_changed).map(update).collect()
