@@ -1,9 +1,10 @@
 //! Checkpoints: making a tree version durable, and letting go of the log that led to it.
 //!
 //! # Invariants
-//! (1) A superblock is written only after everything it refers to was flushed, and the log up to its end: the trees may hold
-//!     a commit whose predecessors, or whose other half in another keyspace, are in the log only. Where the trees hold all commits, the
-//!     log is needed only as the place to go on from.
+//! (1) A superblock is written only after everything it refers to was flushed, and the log up to the newest commit of which trees or
+//!     catalog have anything: its predecessors, or its other half in another keyspace, may be in the log only. That commit is the superblock's
+//!     CSN, or a later one up to which the log was flushed, too: replay must find what comes next without a gap. Where the trees hold all
+//!     commits before the first that is replayed, the log is needed only as the place to go on from.
 //! (2) Replay starts at the first commit that is in no merged tree; segments before it are recycled only when the
 //!     superblock that says so is durable.
 //! (3) Every checkpoint has a tree version of its own: what it replaces in the catalog dies with it.
@@ -24,7 +25,8 @@ use crate::{
     pager::{Captured, Changes, CheckpointRecord, Sink},
     publication::{KeyspaceChanges, RootUpdate, apply_roots},
     saved::SavedSnapshot,
-    state::{Generation, KeyspaceTable},
+    space::ALL_RUNS,
+    state::{Generation, KeyspaceTable, Reach},
     sync::{Arc, MutexGuard, Ordering},
     tree::Root,
     wal::WalShared,
@@ -40,6 +42,15 @@ const REPLAYED_BYTES_MAX: u64 = 8 << 20;
 const REPLAYED_SEGMENTS_MAX: usize = 24;
 /// How many times as much as there is to merge a merge may write when the database is closed.
 const CLOSE_WRITES_MAX: u64 = 3;
+
+/// How much of the log a checkpoint makes durable with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogPart {
+    /// What the trees have of it. Flushing the segment in use is dear: it is mapped, and the next commit waits for each of its pages.
+    Merged,
+    /// All of it.
+    Whole,
+}
 
 /// What follows a checkpoint.
 enum AfterCheckpoint {
@@ -61,17 +72,17 @@ struct Prepared {
     before: (Root, Root),
     /// Addresses whose counts it stores.
     shares_stored: Vec<u64>,
-    /// End of the log: no commit in the trees lies beyond it.
+    /// No commit in the trees lies beyond it in the log.
     log_end: u64,
 }
 
 impl Engine {
     /// Takes a checkpoint now.
-    pub fn checkpoint(&self) -> Result<()> {
-        self.checkpoint_and(AfterCheckpoint::GiveBack)
+    pub fn checkpoint(&self, log: LogPart) -> Result<()> {
+        self.checkpoint_and(log, AfterCheckpoint::GiveBack)
     }
 
-    fn checkpoint_and(&self, after: AfterCheckpoint) -> Result<()> {
+    fn checkpoint_and(&self, log: LogPart, after: AfterCheckpoint) -> Result<()> {
         if self.in_memory {
             return Ok(());
         }
@@ -87,8 +98,8 @@ impl Engine {
             (state.tree_version + 1, Arc::clone(&state.keyspaces))
         };
         let mut prepared = {
-            let mut commits = self.commits.lock();
-            self.prepare(&mut tree, &mut commits, version, &table)?
+            let commits = self.commits.lock();
+            self.prepare(&mut tree, &commits, version, &table, log)?
         };
         // (3): readers move on to the version; its roots are those of the state before.
         self.change_layers(|state| {
@@ -140,7 +151,7 @@ impl Engine {
             (next.tree_version, next.keyspaces)
         };
         self.pager.publish(version, &mut changes);
-        let prepared = self.prepare(tree, commits, version, &table);
+        let prepared = self.prepare(tree, commits, version, &table, LogPart::Whole);
         let result = prepared.and_then(|mut prepared| match self.write(&mut prepared) {
             Ok(()) => Ok(prepared),
             Err(error) => {
@@ -186,9 +197,10 @@ impl Engine {
     fn prepare(
         &self,
         tree: &mut MutexGuard<'_, TreeState>,
-        commits: &mut MutexGuard<'_, Commits>,
+        commits: &MutexGuard<'_, Commits>,
         version: u64,
         table: &KeyspaceTable,
+        log: LogPart,
     ) -> Result<Prepared> {
         let entries: Vec<CatalogEntry> = table
             .iter()
@@ -226,17 +238,20 @@ impl Engine {
         self.pager.publish(version, &mut catalog_changes);
         (tree.catalog, tree.shares) = (catalog, shares);
         tree.checkpoint_generation += 1;
-        let log_end = commits.log.as_ref().map_or(0, |log| log.end_lsn());
-        let unmerged = self.unmerged_lsn();
+        let end = commits.reach();
+        let reach = match log {
+            LogPart::Merged => self.reach_of_trees(tree.reach),
+            LogPart::Whole => end,
+        };
         let record = CheckpointRecord {
             generation: tree.checkpoint_generation,
-            csn: commits.csn_next - 1,
-            tree_csn: self.tree_csn(table),
+            csn: reach.csn,
+            tree_csn: self.tree_csn(table).min(reach.csn),
             catalog: catalog.node,
             catalog_keys: catalog.keys,
             catalog_csn: tree.catalog_csn,
             keyspace_next: tree.keyspace_next,
-            wal_start_lsn: unmerged.min(log_end),
+            wal_start_lsn: self.unmerged_lsn().min(end.lsn),
             wal_durable_lsn: 0,
         };
         let captured = self.pager.capture(version);
@@ -251,8 +266,19 @@ impl Engine {
             version,
             before,
             shares_stored,
-            log_end,
+            log_end: reach.lsn,
         })
+    }
+
+    /// With what was committed to generations that are merged in part: read mode `trie` is to see all of it after an opening.
+    fn reach_of_trees(&self, mut reach: Reach) -> Reach {
+        let state = self.states.current();
+        for generation in &state.generations {
+            if generation.id <= state.generation_in_trees {
+                reach.extend(generation.reach());
+            }
+        }
+        reach
     }
 
     /// No tree of these keyspaces has anything of a commit after this one. Read mode `trie` sees all commits up to it after an opening. Those
@@ -291,10 +317,11 @@ impl Engine {
     fn write(&self, prepared: &mut Prepared) -> Result<()> {
         if let Some(log) = &self.log {
             // Some commits are in the log only (1).
-            let flushed = if prepared.record.wal_start_lsn < prepared.log_end {
+            let start = prepared.record.wal_start_lsn;
+            let flushed = if start < prepared.log_end {
                 log.flush(prepared.log_end)
             } else {
-                log.secure_segment_of(prepared.log_end)
+                log.secure_segment_of(start)
             };
             match flushed.map_err(Error::from) {
                 Ok(durable) => prepared.record.wal_durable_lsn = durable,
@@ -323,11 +350,12 @@ impl Engine {
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.replay_from.store(wal_start_lsn, Ordering::Relaxed);
         if let Some(log) = &self.log {
-            log.release_below(wal_start_lsn)?;
+            log.release_below(wal_start_lsn)
+                .map_err(|error| self.log_failed(error))?;
         }
         // What was written since the checkpoint before will be needed again for the next: space that goes back and forth costs more than
         // it is worth.
-        self.give_back(prepared.captured.written_bytes())
+        self.give_back(prepared.captured.written_bytes(), &ALL_RUNS)
     }
 
     /// Merges everything, takes a checkpoint, and gives all free space back to the file system.
@@ -349,9 +377,9 @@ impl Engine {
 
     /// Two checkpoints, and all free space given back.
     fn checkpoint_drained(&self) -> Result<()> {
-        self.checkpoint_and(AfterCheckpoint::Another)?;
+        self.checkpoint_and(LogPart::Whole, AfterCheckpoint::Another)?;
         // Pages that the first checkpoint replaced are free once a second one is durable.
-        self.checkpoint()?;
+        self.checkpoint(LogPart::Whole)?;
         let keep = self.pager.space_use()?.reachable_bytes / KEEP_SHARE;
         self.pager.give_back(1, keep, keep)?;
         if let Some(log) = &self.log {
@@ -461,8 +489,14 @@ impl Engine {
             if !self.checkpoint_due() && (!wanted || now == clean_at) {
                 continue;
             }
-            match self.checkpoint() {
-                Ok(()) => clean_at = now,
+            let log = if wanted {
+                LogPart::Whole
+            } else {
+                LogPart::Merged
+            };
+            match self.checkpoint(log) {
+                Ok(()) if wanted => clean_at = now,
+                Ok(()) => {}
                 Err(error) => self.note_failure(&error),
             }
         }

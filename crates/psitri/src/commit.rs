@@ -15,6 +15,8 @@
 //! No space for the log: the commit fails with nothing appended, the transaction is undone, the database stays usable.
 //! A failed flush poisons the engine: stamped but invisible versions are never published.
 
+use std::ops::Range;
+
 use crate::{
     Durability, Result,
     engine::{Commits, Engine},
@@ -33,14 +35,14 @@ pub(crate) struct Logged {
 
 impl Engine {
     /// Appends a record and publishes the commit, or queues it behind the disk. `stamp` puts the number on the versions;
-    /// it is called once, after the record is in the log, with the CSN and the record's position.
+    /// it is called once, after the record is in the log, with the CSN and where the record is.
     pub fn log_commit(
         &self,
         commits: &mut MutexGuard<'_, Commits>,
         op_count: u32,
         payload: &[u8],
         durability: Durability,
-        stamp: impl FnOnce(u64, u64),
+        stamp: impl FnOnce(u64, Range<u64>),
     ) -> Result<Logged> {
         self.check_writable()?;
         let csn = commits.csn_next;
@@ -53,7 +55,7 @@ impl Engine {
         };
         self.note_async(durability);
         commits.csn_next = csn + 1;
-        stamp(csn, start);
+        stamp(csn, start..end);
         let waits = commits.log.is_some() && (durability.waits() || !commits.waiting.is_empty());
         if waits {
             commits.waiting.push_back((csn, end));
@@ -74,7 +76,8 @@ impl Engine {
         }
     }
 
-    fn log_failed(&self, error: WalError) -> Error {
+    /// The error of the log, which poisons the engine if no flush can be relied on any more.
+    pub fn log_failed(&self, error: WalError) -> Error {
         let poisons = matches!(error, WalError::Poisoned { .. });
         let error = Error::from(error);
         if poisons {

@@ -10,7 +10,7 @@ use crate::{
     merger,
     options::OpenKind,
     recovery,
-    state::KeyspaceState,
+    state::{KeyspaceState, Reach},
     storage::{MemoryStorage, OsStorage, Storage},
     sync::{Arc, Mutex, Ordering},
     tree::Root,
@@ -240,7 +240,7 @@ impl Database {
         let id = tree.keyspace_next;
         let mut ops = OpsBuilder::new();
         ops.create_keyspace(id, expiry, name.as_bytes());
-        tree.catalog_csn = self.log_keyspace_change(&ops)?;
+        tree.note_keyspace_change(self.log_keyspace_change(&ops)?);
         tree.keyspace_next = id + 1;
         tree.free_slots.retain(|&(free, _)| free != slot);
         let place = Place::Named(Arc::from(name));
@@ -267,21 +267,24 @@ impl Database {
     }
 
     /// Logs a change of the catalog with the database's durability. Called with `tree` held, so that no checkpoint comes
-    /// between the record and the change. Returns its CSN.
-    fn log_keyspace_change(&self, ops: &OpsBuilder) -> Result<u64> {
+    /// between the record and the change. Returns its CSN and the end of its record.
+    fn log_keyspace_change(&self, ops: &OpsBuilder) -> Result<Reach> {
         let engine = &self.core.engine;
         let mut commits = engine.commits.lock();
-        let mut csn = 0;
+        let mut reach = Reach::default();
         let logged = engine.log_commit(
             &mut commits,
             ops.op_count(),
             ops.payload(),
             engine.options.durability,
-            |c, _| csn = c,
+            |csn, record| {
+                let lsn = record.end;
+                reach = Reach { csn, lsn };
+            },
         )?;
         drop(commits);
         engine.finish_commit(logged)?;
-        Ok(csn)
+        Ok(reach)
     }
 
     /// Removes keyspace `name` with all it holds, its subtrees included. Waits for the transaction that writes to it. Snapshots taken before go on
@@ -347,7 +350,7 @@ impl Database {
             })?;
         let mut ops = OpsBuilder::new();
         ops.rename_keyspace(core.id, to.as_bytes());
-        tree.catalog_csn = self.log_keyspace_change(&ops)?;
+        tree.note_keyspace_change(self.log_keyspace_change(&ops)?);
         core.set_place(Place::Named(Arc::from(to)));
         keyspaces.by_name.remove(from);
         keyspaces.by_name.insert(to.to_owned(), Arc::clone(&core));

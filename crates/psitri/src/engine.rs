@@ -25,7 +25,7 @@ use crate::{
     pins::Registry,
     readers::OtherReaders,
     saved::SavedSnapshot,
-    state::{ArenaPool, KEYSPACES_MAX, KeyspaceState, State},
+    state::{ArenaPool, KEYSPACES_MAX, KeyspaceState, Reach, State},
     storage::{Storage, StorageLock},
     sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, RwLock},
     tree::Root,
@@ -47,6 +47,8 @@ pub(crate) struct TreeState {
     /// Counts of shared nodes as of the last checkpoint.
     pub shares: Root,
     pub catalog_csn: u64,
+    /// Trees and catalog have nothing of commits beyond this one, but what generations that are merged in part got since.
+    pub reach: Reach,
     pub checkpoint_generation: u64,
     pub keyspace_next: u32,
     /// Keyspaces dropped since the last checkpoint: their ids leave the catalog.
@@ -170,6 +172,24 @@ impl From<WalError> for Error {
     }
 }
 
+impl TreeState {
+    /// A change of which keyspaces there are was logged.
+    pub fn note_keyspace_change(&mut self, reach: Reach) {
+        self.catalog_csn = reach.csn;
+        self.reach.extend(reach);
+    }
+}
+
+impl Commits {
+    /// How far the newest commit reaches.
+    pub fn reach(&self) -> Reach {
+        Reach {
+            csn: self.csn_next - 1,
+            lsn: self.log.as_ref().map_or(0, Wal::end_lsn),
+        }
+    }
+}
+
 impl Engine {
     #[expect(
         clippy::too_many_arguments,
@@ -184,7 +204,7 @@ impl Engine {
         state: State,
         csn: u64,
         log: Option<Wal>,
-        tree: TreeState,
+        mut tree: TreeState,
         keyspaces: Names,
         pool: Arc<ArenaPool>,
         lock: Option<StorageLock>,
@@ -197,6 +217,11 @@ impl Engine {
             shared.appended_lsn() - shared.retained_bytes()
         });
         let opened_lsn = log.as_ref().map_or(0, |log| log.shared().appended_lsn());
+        // What was found is durable.
+        tree.reach = Reach {
+            csn,
+            lsn: opened_lsn,
+        };
         Engine {
             id,
             options,

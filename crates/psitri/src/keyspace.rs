@@ -315,6 +315,12 @@ impl KeyspaceCore {
         self.place.read().clone()
     }
 
+    /// Notes that a subtree is the value of a key.
+    pub fn adopt(&self, key: &[u8], subtree: u32) {
+        self.subtrees.lock().insert(key.to_vec(), subtree);
+        self.has_subtrees.store(true, Ordering::Relaxed);
+    }
+
     pub fn set_place(&self, place: Place) {
         *self.place.write() = place;
     }
@@ -401,8 +407,7 @@ impl Names {
         if let Place::Subtree { parent, key } = core.place()
             && let Some(parent) = self.by_id.get(&parent)
         {
-            parent.subtrees.lock().insert(key.to_vec(), core.id);
-            parent.has_subtrees.store(true, Ordering::Relaxed);
+            parent.adopt(&key, core.id);
         }
     }
 

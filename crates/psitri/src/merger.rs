@@ -32,6 +32,7 @@ use crate::{
     node::PAGE_BYTES,
     pager::{Changes, Sink, value_extent},
     publication::{KeyspaceChanges, RootUpdate, drop_finished, is_finished},
+    space::ALL_RUNS,
     state::{Generation, State},
     sync::{Arc, Ordering},
     tree::{self, ChangeStream, KeyRange, Root},
@@ -164,7 +165,7 @@ fn idle(engine: &Engine, generation: u64) {
     engine.reclaim(&mut engine.tree.lock());
     if !engine.in_memory && engine.check_writable().is_ok() {
         // What readers held may be free by now, without anything for a checkpoint to store. The next tick tries again.
-        let _ = engine.give_back(0);
+        let _ = engine.give_back(0, &ALL_RUNS);
     }
     engine.signals.lock.lock().checkpoint_wanted = true;
     engine.signals.work.notify_all();
@@ -365,7 +366,7 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
     for task in &tasks {
         make_visible(engine, task.csn_merged)?;
     }
-    let threads = engine.options.merge_threads.min(tasks.len()).max(1);
+    let threads = threads_for(engine, tasks.len());
     let share = tasks.len().div_ceil(threads);
     let parts: Vec<Result<MergedPart>> = if threads == 1 {
         vec![merge_tasks(engine, fold, &mut tasks)]
@@ -408,6 +409,11 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
     Ok(())
 }
 
+/// How many threads share the keyspaces of a merge.
+fn threads_for(engine: &Engine, keyspaces: usize) -> usize {
+    engine.options.merge_threads.min(keyspaces).max(1)
+}
+
 #[derive(Default)]
 struct MergedPart {
     updates: Vec<RootUpdate>,
@@ -433,6 +439,7 @@ fn merge_each(
     tasks: &mut [Task<'_>],
     merged: &mut MergedPart,
 ) -> Result<()> {
+    let threads = threads_for(engine, fold.slots.len());
     let mut sink = new_sink(engine);
     let mut published_at = engine.pager.written_total();
     let mut has_values = false;
@@ -445,7 +452,7 @@ fn merge_each(
             .collect();
         let entries: u64 = filled.iter().map(|buffer| buffer.stats().entries).sum();
         merged.bytes += filled.iter().map(|b| b.stats().bytes).sum::<u64>();
-        let slice_bytes = engine.slice_bytes();
+        let slice_bytes = engine.slice_bytes(threads);
         let is_long = entries > slice_bytes / LONG_ENTRY_BYTES;
         if is_long {
             // What is published slice by slice must not take with it what belongs to other keyspaces.
@@ -453,7 +460,7 @@ fn merge_each(
             merged.changes.append(before.finish()?);
         }
         let may_be_applied_twice = may_be_applied_twice(fold, task, &filled);
-        let is_long = is_long && may_be_applied_twice;
+        let slice = (is_long && may_be_applied_twice).then_some(slice_bytes);
         let adopted = &mut merged.adopted;
         let judge = Judge::new(&engine.pager, task.now);
         let root = match filled.as_slice() {
@@ -462,13 +469,13 @@ fn merge_each(
             &[buffer] => {
                 let ranges = flatten(buffer, CSN_NEWEST);
                 let mut changes = OwnChanges::committed(buffer.cursor(), judge, adopted);
-                let root = merge_stream(engine, task, is_long, &mut sink, &ranges, &mut changes)?;
+                let root = merge_stream(engine, task, slice, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
             }
             several => {
                 let (mut changes, ranges) = FoldedChanges::new(several, judge, adopted);
-                let root = merge_stream(engine, task, is_long, &mut sink, &ranges, &mut changes)?;
+                let root = merge_stream(engine, task, slice, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
             }
@@ -501,21 +508,21 @@ fn new_sink(engine: &Engine) -> Sink<'_> {
     Sink::new(&engine.pager, engine.states.current().tree_version + 1)
 }
 
-/// Merges all of `changes`. Of a long merge all slices but the last are published (4); that one is left in the sink, which holds nothing
-/// else then.
+/// Merges all of `changes`. Of a long merge, one in slices of so many bytes, all but the last are published (4); that one is left in the
+/// sink, which holds nothing else then.
 fn merge_stream<'e, S: ChangeStream>(
     engine: &'e Engine,
     task: &mut Task<'_>,
-    is_long: bool,
+    slice_bytes: Option<u64>,
     sink: &mut Sink<'e>,
     ranges: &[KeyRange],
     changes: &mut S,
 ) -> Result<Root> {
-    if !is_long {
+    let Some(slice_bytes) = slice_bytes else {
         return tree::merge(sink, task.root, ranges, changes, task.now);
-    }
+    };
     loop {
-        let mut slice = Slice::new(changes, &engine.pager, engine.slice_bytes());
+        let mut slice = Slice::new(changes, &engine.pager, slice_bytes);
         let root = tree::merge(sink, task.root, &[], &mut slice, task.now)?;
         if changes.key().is_none() {
             return Ok(root);

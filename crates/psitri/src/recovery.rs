@@ -353,6 +353,11 @@ impl Recovery {
         for entry in stored.keyspaces {
             recovery.add_keyspace(entry)?;
         }
+        // Superblocks did not always say.
+        let mut stored = recovery.table.iter().flatten();
+        if recovery.tree_csn == 0 && stored.any(|keyspace| keyspace.root != Root::default()) {
+            recovery.tree_csn = superblock.csn;
+        }
         Ok(recovery)
     }
 
@@ -603,7 +608,7 @@ impl Recovery {
             return Ok(None);
         }
         let generation = &self.generations[0];
-        generation.note_commit(record.lsn.max(self.log_start));
+        generation.note_commit(record.csn, record.lsn.max(self.log_start)..record.end_lsn);
         let slot = self.by_id[&keyspace];
         let index = slot as usize;
         if self.writers.len() <= index {

@@ -21,7 +21,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{engine::Engine, pager::Held, state::Generation, sync::Ordering};
+use crate::{checkpoint::LogPart, engine::Engine, pager::Held, state::Generation, sync::Ordering};
 
 /// Parts of a hundred of the slack that may always be dead and wait for a checkpoint, however empty the pages are.
 const AWAITING_PARTS_MIN: u64 = 32;
@@ -46,7 +46,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const PATIENCE_POLL: Duration = Duration::from_millis(1);
 
 /// Runs of 256 KiB and more are given back first, then shorter ones.
-const GIVE_BACK_PAGES: [usize; 3] = [64, 16, 4];
+const LONG_RUNS: [usize; 2] = [64, 16];
+/// After a checkpoint, much shorter ones, too.
+pub(crate) const ALL_RUNS: [usize; 3] = [64, 16, 4];
 
 impl Engine {
     fn slack_bytes(&self, live_bytes: u64) -> u64 {
@@ -70,13 +72,13 @@ impl Engine {
         self.slack_bytes(held.live_bytes) / 100 * USED_PARTS
     }
 
-    /// How much a merge writes, or lets die, between two publications.
-    pub fn slice_bytes(&self) -> u64 {
+    /// How much one of `threads` that merge at a time writes, or lets die, between two publications.
+    pub fn slice_bytes(&self, threads: usize) -> u64 {
         let buffer_share = self.options.buffer_bytes as u64 / SLICE_BUFFER_SHARE;
         if self.in_memory {
             return buffer_share;
         }
-        (self.awaiting_bytes_max(&self.pager.held()) / SLICE_PARTS)
+        (self.awaiting_bytes_max(&self.pager.held()) / SLICE_PARTS / threads as u64)
             .max(SLICE_BYTES_MIN)
             .min(buffer_share)
     }
@@ -117,7 +119,7 @@ impl Engine {
         }
         self.wait_for_readers();
         // What readers held became free without a checkpoint. If this fails, the next checkpoint says so.
-        let _ = self.give_back(u64::MAX);
+        let _ = self.give_back(u64::MAX, &LONG_RUNS);
         if !self.is_space_due() {
             return;
         }
@@ -133,7 +135,7 @@ impl Engine {
         drop(self.checkpointing.lock());
         if is_too_much()
             && self.check_writable().is_ok()
-            && let Err(error) = self.checkpoint()
+            && let Err(error) = self.checkpoint(LogPart::Merged)
         {
             // (2)
             self.note_failure(&error);
@@ -162,17 +164,18 @@ impl Engine {
     /// How much free space stays in the file after a checkpoint.
     fn free_bytes_max(&self) -> u64 {
         let held = self.pager.held();
+        // What readers hold comes on top.
         self.used_slack_bytes(&held)
-            .saturating_sub(held.page_end_bytes() + held.pending_bytes)
+            .saturating_sub(held.page_end_bytes() + held.awaiting_bytes)
             .max(AWAITING_BYTES_MIN)
     }
 
-    /// Gives free space back of which there is too much. `written_bytes` were written since the checkpoint before: as much will be needed
-    /// until the next.
-    pub fn give_back(&self, written_bytes: u64) -> crate::Result<()> {
+    /// Gives free space back of which there is too much: runs of at least the first of `run_pages`, then of the next. `written_bytes` were
+    /// written since the checkpoint before: as much will be needed until the next.
+    pub fn give_back(&self, written_bytes: u64, run_pages: &[usize]) -> crate::Result<()> {
         let free_max = self.free_bytes_max();
         let keep = written_bytes.min(free_max / 4 * 3);
-        for pages in GIVE_BACK_PAGES {
+        for &pages in run_pages {
             if self.pager.give_back(pages, free_max, keep)? <= free_max {
                 break;
             }

@@ -17,6 +17,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::OnceLock,
     time::{Duration, Instant},
 };
@@ -106,6 +107,20 @@ impl State {
 
 type BufferTable = [OnceLock<Box<[OnceLock<Arc<KeyspaceBuffer>>; TABLE_WIDTH]>>; TABLE_WIDTH];
 
+/// A commit, and an end of a record in the log up to which it and all before it are: not necessarily that of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    pub csn: u64,
+    pub lsn: u64,
+}
+
+impl Reach {
+    pub fn extend(&mut self, other: Reach) {
+        self.csn = self.csn.max(other.csn);
+        self.lsn = self.lsn.max(other.lsn);
+    }
+}
+
 /// One filling of the write buffer: an arena, and a radix tree for each keyspace that has writes in it.
 pub(crate) struct Generation {
     pub id: u64,
@@ -114,6 +129,9 @@ pub(crate) struct Generation {
     slots: Mutex<Vec<u32>>,
     /// Log position of the first commit in it; `u64::MAX` before there is one.
     pub first_lsn: AtomicU64,
+    /// The newest commit in it, and the end of its record; see [`Generation::reach`].
+    csn_last: AtomicU64,
+    end_lsn: AtomicU64,
     /// Values that committed transactions wrote straight to the data file.
     pub large_values: Mutex<Vec<(u32, ValuePointer)>>,
     /// Bytes of all such values so far.
@@ -131,6 +149,8 @@ impl Generation {
             buffers: Box::new([const { OnceLock::new() }; TABLE_WIDTH]),
             slots: Mutex::new(Vec::new()),
             first_lsn: AtomicU64::new(u64::MAX),
+            csn_last: AtomicU64::new(0),
+            end_lsn: AtomicU64::new(0),
             large_values: Mutex::new(Vec::new()),
             large_bytes: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
@@ -194,11 +214,20 @@ impl Generation {
         self.large_values.lock().append(values);
     }
 
-    /// Notes the log position of a commit. Commits call it in log order.
-    pub fn note_commit(&self, lsn: u64) {
+    /// Notes where the record of a commit is in the log. Commits call it in log order.
+    pub fn note_commit(&self, csn: u64, record: Range<u64>) {
         if self.first_lsn.load(Ordering::Relaxed) == u64::MAX {
-            self.first_lsn.store(lsn, Ordering::Release);
+            self.first_lsn.store(record.start, Ordering::Release);
         }
+        self.end_lsn.store(record.end, Ordering::Relaxed);
+        self.csn_last.store(csn, Ordering::Release);
+    }
+
+    /// How far the commits in it reach. Beside a commit the end may be that of a later one.
+    pub fn reach(&self) -> Reach {
+        let csn = self.csn_last.load(Ordering::Acquire);
+        let lsn = self.end_lsn.load(Ordering::Relaxed);
+        Reach { csn, lsn }
     }
 }
 

@@ -74,6 +74,7 @@ struct Space {
     pending: Vec<Pending>,
     /// Number of pending extents from which a look at them is worth while.
     reclaim_at: usize,
+    pending_units: u64,
     /// Units of pending extents that a superblock, durable or being written, reaches.
     awaiting_units: u64,
     /// Tree version of the superblock on disk, and of the one being written.
@@ -133,14 +134,20 @@ impl Space {
 
     /// Bytes that are dead and that something may still reach.
     fn pending_bytes(&self) -> u64 {
+        self.pending_units * UNIT_BYTES as u64
+    }
+
+    /// The number of their units, counted anew.
+    fn count_pending(&self) -> u64 {
         let units = self.pending.iter().map(|p| u64::from(p.extent.units));
-        units.sum::<u64>() * UNIT_BYTES as u64
+        units.sum()
     }
 
     fn bury(&mut self, dead: Pending) {
         if self.is_awaiting(&dead) {
             self.awaiting_units += u64::from(dead.extent.units);
         }
+        self.pending_units += u64::from(dead.extent.units);
         self.pending.push(dead);
     }
 }
@@ -204,6 +211,7 @@ impl Pager {
             space: Mutex::new(Space {
                 map,
                 pending: Vec::new(),
+                pending_units: 0,
                 reclaim_at: RECLAIM_EXTENTS_MIN,
                 awaiting_units: 0,
                 durable_version: tree_version,
@@ -424,6 +432,7 @@ impl Pager {
                 death: version + 1,
             });
         }
+        space.pending_units = space.count_pending();
     }
 
     /// Extents that were written but that no published version refers to, and no pinned version before `death`.
@@ -497,19 +506,24 @@ impl Pager {
         pins.sort_unstable();
         pins.dedup();
         let mut pending = std::mem::take(&mut space.pending);
-        let mut awaiting_units = 0;
+        let (mut pending_units, mut awaiting_units) = (0, 0);
         pending.retain(|dead| {
             let first = pins.partition_point(|&pin| pin < dead.extent.birth);
             let pinned = pins.get(first).is_some_and(|&pin| pin < dead.death)
                 || (logged < dead.death && dead.may_be_logged());
+            let units = u64::from(dead.extent.units);
             if !pinned {
                 space.map.release(dead.extent);
-            } else if space.is_awaiting(dead) {
-                awaiting_units += u64::from(dead.extent.units);
+                return false;
             }
-            pinned
+            pending_units += units;
+            if space.is_awaiting(dead) {
+                awaiting_units += units;
+            }
+            true
         });
         (space.pending, space.awaiting_units) = (pending, awaiting_units);
+        space.pending_units = pending_units;
         space.reclaim_at = space.pending.len() * 2 + RECLAIM_EXTENTS_MIN;
     }
 
@@ -550,7 +564,7 @@ impl Pager {
         })
     }
 
-    /// What keeps pages from being free. Costs a look at one byte a page.
+    /// What keeps pages from being free.
     pub fn held(&self) -> Held {
         let space = self.space.lock();
         Held {

@@ -132,6 +132,9 @@ pub(crate) struct PageMap {
     dirty: Vec<bool>,
     free_hint: usize,
     live_units: u64,
+    /// Pages that are free, and those of them without blocks.
+    free_pages: u64,
+    hole_pages: u64,
 }
 
 impl PageMap {
@@ -140,7 +143,7 @@ impl PageMap {
         assert!(page_end >= SUPERBLOCK_PAGES);
         let mut map = PageMap::default();
         map.grow(page_end);
-        map.held[..SUPERBLOCK_PAGES as usize].fill(UNITS_PER_PAGE as u8);
+        map.fill(0..SUPERBLOCK_PAGES as usize, UNITS_PER_PAGE as u8);
         map.free_hint = SUPERBLOCK_PAGES as usize;
         map
     }
@@ -160,18 +163,19 @@ impl PageMap {
     }
 
     pub fn free_pages(&self) -> u64 {
-        self.held.iter().filter(|&&h| is_free(h)).count() as u64
+        self.free_pages
     }
 
     /// Free pages that have blocks in the file system.
     pub fn unpunched_pages(&self) -> u64 {
-        self.held.iter().filter(|&&h| h == 0).count() as u64
+        self.free_pages - self.hole_pages
     }
 
     /// Adds pages at the end of the file, free.
     pub fn grow(&mut self, page_end: u64) {
         let len = page_end as usize;
         assert!(len >= self.held.len());
+        self.free_pages += (len - self.held.len()) as u64;
         self.live.resize(len, 0);
         self.held.resize(len, 0);
         self.dirty.resize(len.div_ceil(CHUNK_PAGES as usize), true);
@@ -186,7 +190,24 @@ impl PageMap {
         self.truncate(file_pages as usize);
     }
 
+    /// Every change of `held` but those of its length goes through here.
+    fn set(&mut self, page: usize, held: u8) {
+        let old = std::mem::replace(&mut self.held[page], held);
+        self.free_pages += u64::from(is_free(held));
+        self.free_pages -= u64::from(is_free(old));
+        self.hole_pages += u64::from(held == PUNCHED);
+        self.hole_pages -= u64::from(old == PUNCHED);
+    }
+
+    fn fill(&mut self, pages: std::ops::Range<usize>, held: u8) {
+        pages.for_each(|page| self.set(page, held));
+    }
+
     fn truncate(&mut self, len: usize) {
+        for &held in &self.held[len..] {
+            self.free_pages -= u64::from(is_free(held));
+            self.hole_pages -= u64::from(held == PUNCHED);
+        }
         self.live.truncate(len);
         self.held.truncate(len);
         self.dirty.truncate(len.div_ceil(CHUNK_PAGES as usize));
@@ -215,7 +236,7 @@ impl PageMap {
             .take(want.min(BLOCK_PAGES - start % BLOCK_PAGES))
             .take_while(|&&h| is_free(h))
             .count();
-        self.held[start..start + run].fill(RESERVED);
+        self.fill(start..start + run, RESERVED);
         self.free_hint = start + run;
         Some((start as u64, run))
     }
@@ -231,7 +252,7 @@ impl PageMap {
                 .take_while(|&&h| is_free(h))
                 .count();
             if run == count {
-                self.held[start..start + run].fill(RESERVED);
+                self.fill(start..start + run, RESERVED);
                 return Some(start as u64);
             }
             at = start + run;
@@ -241,9 +262,9 @@ impl PageMap {
 
     /// Says how many units of a reserved page were used; zero gives it back.
     pub fn settle(&mut self, page: u64, units: u32) {
-        let held = &mut self.held[page as usize];
-        assert_eq!(*held, RESERVED, "page {page} settled but not reserved");
-        *held = units as u8;
+        let held = self.held[page as usize];
+        assert_eq!(held, RESERVED, "page {page} settled but not reserved");
+        self.set(page as usize, units as u8);
         if units == 0 {
             self.free_hint = self.free_hint.min(page as usize);
         }
@@ -252,12 +273,11 @@ impl PageMap {
     /// Marks an extent that recovery found in use by the log.
     pub fn hold(&mut self, extent: Extent) {
         for (page, units) in extent.parts() {
-            let held = &mut self.held[page];
-            *held = if is_free(*held) {
-                units
-            } else {
-                (*held + units).min(UNITS_PER_PAGE as u8)
+            let held = match self.held[page] {
+                free if is_free(free) => units,
+                held => (held + units).min(UNITS_PER_PAGE as u8),
             };
+            self.set(page, held);
         }
     }
 
@@ -286,10 +306,10 @@ impl PageMap {
     /// Lets go of an extent that nothing can reach any more.
     pub fn release(&mut self, extent: Extent) {
         for (page, units) in extent.parts() {
-            let held = &mut self.held[page];
+            let held = self.held[page];
             match held.checked_sub(units) {
-                Some(left) if !is_free(*held) && *held != RESERVED => {
-                    *held = left;
+                Some(left) if !is_free(held) && held != RESERVED => {
+                    self.set(page, left);
                     if left == 0 {
                         self.free_hint = self.free_hint.min(page);
                     }
@@ -351,7 +371,7 @@ impl PageMap {
             .count();
         runs.truncate(enough);
         for &(page, count) in &runs {
-            self.held[page as usize..(page + count) as usize].fill(RESERVED);
+            self.fill(page as usize..(page + count) as usize, RESERVED);
         }
         runs
     }
@@ -360,7 +380,7 @@ impl PageMap {
     pub fn punched(&mut self, page: u64, count: u64) {
         let run = page as usize..(page + count) as usize;
         debug_assert!(self.held[run.clone()].iter().all(|&h| h == RESERVED));
-        self.held[run].fill(PUNCHED);
+        self.fill(run, PUNCHED);
         self.free_hint = self.free_hint.min(page as usize);
     }
 
@@ -372,7 +392,7 @@ impl PageMap {
             .iter()
             .map(|&held| full - if is_free(held) { 0 } else { held })
             .collect();
-        self.held.fill(full);
+        self.fill(0..self.held.len(), full);
         added
     }
 
@@ -416,8 +436,8 @@ impl PageMap {
             return false;
         }
         self.live[start..end].copy_from_slice(bytes);
-        for (held, &live) in self.held[start..end].iter_mut().zip(bytes) {
-            *held = (*held).max(live);
+        for (page, &live) in (start..end).zip(bytes) {
+            self.set(page, self.held[page].max(live));
         }
         self.live_units += bytes.iter().map(|&u| u64::from(u)).sum::<u64>();
         self.dirty[index] = false;

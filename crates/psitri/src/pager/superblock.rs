@@ -109,14 +109,11 @@ impl Superblock {
             return Err(SlotError::Invalid("page size is not 4096"));
         }
         let field = |index: usize| u64_at(16 + 8 * index);
-        if u64_at(TREE_CSN_AT) > field(2) {
-            return Err(SlotError::Invalid("trees are newer than the newest commit"));
-        }
         Ok(Superblock {
             generation: field(0),
             tree_version: field(1),
             csn: field(2),
-            tree_csn: u64_at(TREE_CSN_AT),
+            tree_csn: u64_at(TREE_CSN_AT).min(field(2)),
             catalog: NodeRef::from_bits(field(3)),
             catalog_keys: field(4),
             catalog_csn: field(5),

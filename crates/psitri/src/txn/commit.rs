@@ -50,8 +50,8 @@ impl WriteTxn {
             ops.op_count(),
             ops.payload(),
             durability,
-            |csn, lsn| {
-                generation.note_commit(lsn);
+            |csn, record| {
+                generation.note_commit(csn, record);
                 if !large_values.is_empty() {
                     generation.take_large_values(large_values);
                 }

@@ -260,7 +260,8 @@ impl WriteTxn {
             })
             .collect();
         if let (Some(ops), Some(log)) = (&ops, &mut commits.log) {
-            log.append(csn, ops.op_count(), ops.payload())?;
+            log.append(csn, ops.op_count(), ops.payload())
+                .map_err(|error| engine.log_failed(error))?;
             engine.note_async(durability);
             if durability.waits() {
                 engine.flush_under_lock(&mut commits)?;
@@ -282,6 +283,7 @@ impl WriteTxn {
             Ok(())
         };
         if result.is_ok() {
+            tree.reach.extend(commits.reach());
             engine.visible_csn.store(csn, Ordering::Release);
         } else {
             // Nobody saw the number, and numbers have no gaps. Where it may be on the disk the engine is poisoned, and gives none.

@@ -15,7 +15,7 @@
 //! # Failure modes
 //! Any error leaves everything as it was.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::WriteTxn;
 use crate::{
@@ -220,14 +220,23 @@ impl WriteTxn {
             ops.drop_keyspace(core.id);
             keyspaces.dropped.push((core.slot, core.id));
         }
+        let mut created: HashMap<u32, Arc<KeyspaceCore>> = HashMap::new();
         for ((new, &slot), root) in structure.create.iter().zip(&slots).zip(roots) {
             if let Place::Subtree { parent, key } = &new.place {
                 ops.place_subtree(new.id, *parent, key);
+                // Who writes to a new parent, as soon as it is published, has to know.
+                if let Some(parent) = created.get(parent) {
+                    parent.adopt(key, new.id);
+                }
             }
             engine.pager.shares.refer(root, &mut changes.shares_before);
-            let core = KeyspaceCore::new(new.id, slot, engine.id, new.place.clone(), new.expiry);
+            let place = new.place.clone();
+            let core = Arc::new(KeyspaceCore::new(
+                new.id, slot, engine.id, place, new.expiry,
+            ));
+            created.insert(new.id, Arc::clone(&core));
             keyspaces.created.push(KeyspaceState {
-                core: Arc::new(core),
+                core,
                 root,
                 generation_merged: active - 1,
                 csn_merged: 0,
@@ -321,10 +330,13 @@ impl WriteTxn {
         let keyspaces = &prepared.keyspaces;
         if !by_checkpoint {
             engine.publish_roots(tree, &updates, keyspaces, changes);
+            tree.reach.extend(commits.reach());
             return Ok(());
         }
         let published = engine.publish_roots_durably(tree, commits, &updates, keyspaces, changes);
-        if published.is_err() {
+        if published.is_ok() {
+            tree.reach.extend(commits.reach());
+        } else {
             saved.take_back(tree);
             // Nobody saw the number, and numbers have no gaps. Where it may be on the disk the engine is poisoned, and gives none.
             (commits.csn_next, tree.catalog_csn) = (csn, catalog_csn);
@@ -425,7 +437,8 @@ fn log_structure(
     }
     let durability = engine.options.durability;
     if let (Some(ops), Some(log)) = (record, &mut commits.log) {
-        log.append(csn, ops.op_count(), ops.payload())?;
+        log.append(csn, ops.op_count(), ops.payload())
+            .map_err(|error| engine.log_failed(error))?;
         engine.note_async(durability);
         commits.csn_next = csn + 1;
         if durability.waits() {
