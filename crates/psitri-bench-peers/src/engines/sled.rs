@@ -21,11 +21,15 @@ use psitri_bench::engines::pending::Pending;
 use sled::{Config, Db, IVec, Mode};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Checked against the lock file by a test.
 pub const VERSION: &str = "0.34.7";
 
 const FLUSH_MILLISECONDS: u64 = 500;
+const CLOSING_MAX: Duration = Duration::from_secs(10);
+const CLOSING_POLL: Duration = Duration::from_millis(1);
 
 pub struct Sled {
     database: Db,
@@ -65,6 +69,22 @@ fn flush_milliseconds(sync_mode: SyncMode) -> u64 {
     }
 }
 
+/// Opens the database as soon as its files are free: a thread of sled's own may hold them for a moment after it was closed.
+fn open_once_closed(config: &Config) -> sled::Result<Db> {
+    let start = Instant::now();
+    loop {
+        match config.open() {
+            Err(sled::Error::Io(error))
+                if error.to_string().contains("could not acquire lock")
+                    && start.elapsed() < CLOSING_MAX =>
+            {
+                thread::sleep(CLOSING_POLL);
+            }
+            opened => return opened,
+        }
+    }
+}
+
 impl Sled {
     fn new(path: &Path, settings: &Settings) -> Result<Self> {
         let mut config = Config::new()
@@ -75,7 +95,7 @@ impl Sled {
             config = config.cache_capacity(bytes);
         }
         Ok(Self {
-            database: config.open()?,
+            database: open_once_closed(&config)?,
             flush_at_commit: flushes_at_commit(settings.sync_mode),
             batch: Mutex::new(()),
         })
