@@ -496,7 +496,8 @@ impl Options {
     /// [`Database::refresh`] opens the newest checkpoint again. The writer is never held up, and nothing is written to its data or log.
     ///
     /// What the checkpoint has, with the part of the log that belongs to it, is a state that was committed, whole transactions of all
-    /// keyspaces. The writer keeps it as long as the database is open here, and its file grows by what it replaces meanwhile: see
+    /// keyspaces: everything committed before a [`Database::checkpoint`], and of one that the writer takes by itself what was merged by
+    /// then, at the latest [`idle_flush`](Options::idle_flush) after the last commit all of it. The writer keeps it as long as the database is open here, and its file grows by what it replaces meanwhile: see
     /// [`Stats::readers_beside`](crate::Stats::readers_beside) and [`Event::SlowReader`]. It may end, and another may begin, without
     /// any effect on this. Without a writer it works as well; [`open_read_only`](Options::open_read_only) sees all commits then.
     ///

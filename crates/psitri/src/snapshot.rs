@@ -14,7 +14,7 @@ use crate::{
     layers::View,
     pins::RawPin,
     saved::SavedSnapshot,
-    state::{Aliases, KeyspaceState, State},
+    state::{Aliases, State},
     sync::{Arc, Ordering},
 };
 
@@ -117,6 +117,28 @@ impl Snapshot {
 
     #[inline]
     pub(crate) fn view(&self, keyspace: &Keyspace) -> Result<View<'_>> {
+        match self.plain_view(keyspace) {
+            Some(view) => Ok(view),
+            None => self.other_view(keyspace),
+        }
+    }
+
+    /// The usual case, small enough to be part of every lookup: of a keyspace without expiry in a snapshot that is not a saved one.
+    #[inline(always)]
+    fn plain_view(&self, keyspace: &Keyspace) -> Option<View<'_>> {
+        let engine = &self.db.engine;
+        let core = &keyspace.core;
+        if core.expires() || self.saved.is_some() || core.database != engine.id {
+            return None;
+        }
+        let state = self.state();
+        let found = state.keyspace(core.slot, core.id)?;
+        let (pager, csn) = (&engine.pager, self.csn);
+        Some(View::new(pager, state, found, core.slot, csn, self.mode, 0))
+    }
+
+    #[inline(never)]
+    fn other_view(&self, keyspace: &Keyspace) -> Result<View<'_>> {
         let engine = &self.db.engine;
         let core = &keyspace.core;
         if let Some(saved) = &self.saved {
@@ -124,31 +146,10 @@ impl Snapshot {
         }
         let state = self.state();
         let found = engine.keyspace_state(state, core)?;
-        if core.expires() {
-            return self.view_expiring(found);
-        }
+        let now = if core.expires() { self.now() } else { 0 };
+        let (pager, csn) = (&engine.pager, self.csn);
         Ok(View::new(
-            &engine.pager,
-            state,
-            found,
-            core.slot,
-            self.csn,
-            self.mode,
-            0,
-        ))
-    }
-
-    /// On its own, so that keyspaces without expiry pay for a branch and no more.
-    #[inline(never)]
-    fn view_expiring<'s>(&'s self, found: &'s KeyspaceState) -> Result<View<'s>> {
-        Ok(View::new(
-            &self.db.engine.pager,
-            self.state(),
-            found,
-            found.core.slot,
-            self.csn,
-            self.mode,
-            self.now(),
+            pager, state, found, core.slot, csn, self.mode, now,
         ))
     }
 
@@ -304,7 +305,10 @@ impl Snapshot {
     /// ```
     #[inline]
     pub fn get<'s>(&'s self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<&'s [u8]>> {
-        self.view(keyspace)?.get(key)
+        match self.plain_view(keyspace) {
+            Some(view) => view.get(key),
+            None => self.other_view(keyspace)?.get(key),
+        }
     }
 
     /// When the entry of `key` expires: [`Expiry::Never`] or [`Expiry::At`]; `None` if it is absent. Entries of a keyspace without expiry
