@@ -270,6 +270,8 @@ impl Database {
             let names = engine.keyspaces.read();
             find(&names).map(|top| family_of(&names, top))
         };
+        // Snapshots show what a commit created before names do; it holds this lock until they do.
+        drop(engine.tree.lock());
         let mut seen = family();
         loop {
             let mut all: Vec<Keyspace> =

@@ -95,6 +95,7 @@ impl<'a> Cursor<'a> {
         self.step_deciding(self.forward)
     }
 
+    #[inline]
     fn step_deciding(&mut self, forward: bool) -> Result<bool> {
         if self.at == At::Nowhere {
             return Ok(false);
@@ -130,6 +131,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Finds the position: the first key, from where the sources stand, that has a value.
+    #[inline]
     fn settle(&mut self) -> Result<bool> {
         self.run = 0..0;
         loop {
@@ -161,6 +163,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves the source at a place of `order` by one key, and puts it where it belongs then.
+    #[inline]
     fn advance(&mut self, place: usize) -> Result<()> {
         let has_key = match self.order[place] {
             At::Nowhere => Ok(false),
@@ -182,6 +185,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves the source at `place` behind those that come before it (2).
+    #[inline]
     fn sift(&mut self, mut place: usize) {
         while let Some(&next) = self.order.get(place + 1) {
             let here = self.order[place];
@@ -333,6 +337,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// What a source says about its key: whether it has a value, which is left in `value`. `None` if older ones have to be asked.
+    #[inline]
     fn ask(&mut self, source: At) -> Result<Option<bool>> {
         let (key, newer) = match source {
             At::Nowhere => return Ok(None),

@@ -433,6 +433,7 @@ impl Pager {
             });
         }
         space.pending_units = space.count_pending();
+        space.count_awaiting();
     }
 
     /// Extents that were written but that no published version refers to, and no pinned version before `death`.
