@@ -35,6 +35,9 @@ use crate::{
 /// What of the live bytes a database at rest may keep as free space in the middle of its file.
 const KEEP_SHARE: u64 = 128;
 
+/// How often it gives back as many holes as one call makes.
+const GIVE_BACK_ROUNDS: usize = 16;
+
 /// What a database that was closed may have to replay: about a hundredth of a second. Until it is merged, counts and lookups pass by it.
 const REPLAYED_ENTRIES_MAX: u64 = 10_000;
 const REPLAYED_BYTES_MAX: u64 = 8 << 20;
@@ -381,7 +384,11 @@ impl Engine {
         // Pages that the first checkpoint replaced are free once a second one is durable.
         self.checkpoint(LogPart::Whole)?;
         let keep = self.pager.space_use()?.reachable_bytes / KEEP_SHARE;
-        self.pager.give_back(1, keep, keep)?;
+        for _ in 0..GIVE_BACK_ROUNDS {
+            if self.pager.give_back(1, keep, keep)? <= keep {
+                break;
+            }
+        }
         if let Some(log) = &self.log {
             log.shrink()?;
         }

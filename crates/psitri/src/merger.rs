@@ -40,6 +40,9 @@ use crate::{
 
 /// A merge is long if it takes more entries than there are pieces of this size in a slice: each may be in a leaf of its own.
 const LONG_ENTRY_BYTES: u64 = PAGE_BYTES as u64 / 4;
+/// A keyspace with this much in the buffers shares no pages with those merged before and after it, so that its pages are free when it is dropped:
+/// about eight pages.
+const OWN_PAGES_BYTES: u64 = 64 << 10;
 /// How often the thread looks for an idle buffer.
 const TICK: Duration = Duration::from_millis(50);
 /// The same while states that nobody may need any more are not freed yet.
@@ -443,6 +446,7 @@ fn merge_each(
     let mut sink = new_sink(engine);
     let mut published_at = engine.pager.written_total();
     let mut has_values = false;
+    let mut had_own_pages = false;
     for task in tasks {
         let filled: Vec<&KeyspaceBuffer> = task
             .buffers
@@ -451,14 +455,17 @@ fn merge_each(
             .filter(|buffer| !buffer.is_empty())
             .collect();
         let entries: u64 = filled.iter().map(|buffer| buffer.stats().entries).sum();
-        merged.bytes += filled.iter().map(|b| b.stats().bytes).sum::<u64>();
+        let bytes = filled.iter().map(|b| b.stats().bytes).sum::<u64>();
+        merged.bytes += bytes;
+        let has_own_pages = bytes >= OWN_PAGES_BYTES;
         let slice_bytes = engine.slice_bytes(threads);
         let is_long = entries > slice_bytes / LONG_ENTRY_BYTES;
-        if is_long {
-            // What is published slice by slice must not take with it what belongs to other keyspaces.
+        if is_long || has_own_pages || had_own_pages {
+            // What is published slice by slice must not take with it what belongs to other keyspaces, either.
             let before = std::mem::replace(&mut sink, new_sink(engine));
             merged.changes.append(before.finish()?);
         }
+        had_own_pages = has_own_pages;
         let may_be_applied_twice = may_be_applied_twice(fold, task, &filled);
         let slice = (is_long && may_be_applied_twice).then_some(slice_bytes);
         let adopted = &mut merged.adopted;

@@ -27,7 +27,7 @@ use crate::{checkpoint::LogPart, engine::Engine, pager::Held, state::Generation,
 const AWAITING_PARTS_MIN: u64 = 32;
 /// Parts of a hundred of the slack that are used at all: the file grows by more than it needs, and transactions that are not given the
 /// processor hold what died since they began.
-const USED_PARTS: u64 = 88;
+const USED_PARTS: u64 = 80;
 /// Parts of what may wait for a checkpoint that a merge writes between two publications.
 const SLICE_PARTS: u64 = 4;
 /// Databases smaller than some tens of MiB may have this much waiting: checkpoints for less cost more than the space is worth.
@@ -47,8 +47,8 @@ const PATIENCE_POLL: Duration = Duration::from_millis(1);
 
 /// Runs of 256 KiB and more are given back first, then shorter ones.
 const LONG_RUNS: [usize; 2] = [64, 16];
-/// After a checkpoint, much shorter ones, too.
-pub(crate) const ALL_RUNS: [usize; 3] = [64, 16, 4];
+/// After a checkpoint, much shorter ones, too: dropping keyspaces that grew side by side leaves little else.
+pub(crate) const ALL_RUNS: [usize; 4] = [64, 16, 4, 1];
 
 impl Engine {
     fn slack_bytes(&self, live_bytes: u64) -> u64 {
