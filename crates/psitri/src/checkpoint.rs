@@ -25,7 +25,6 @@ use crate::{
     pager::{Captured, Changes, CheckpointRecord, Sink},
     publication::{KeyspaceChanges, RootUpdate, apply_roots},
     saved::SavedSnapshot,
-    space::ALL_RUNS,
     state::{Generation, KeyspaceTable, Reach},
     sync::{Arc, MutexGuard, Ordering},
     tree::Root,
@@ -358,7 +357,7 @@ impl Engine {
         }
         // What was written since the checkpoint before will be needed again for the next: space that goes back and forth costs more than
         // it is worth.
-        self.give_back(prepared.captured.written_bytes(), &ALL_RUNS)
+        self.give_back(prepared.captured.written_bytes())
     }
 
     /// Merges everything, takes a checkpoint, and gives all free space back to the file system.

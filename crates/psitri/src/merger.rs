@@ -32,7 +32,6 @@ use crate::{
     node::PAGE_BYTES,
     pager::{Changes, Sink, value_extent},
     publication::{KeyspaceChanges, RootUpdate, drop_finished, is_finished},
-    space::ALL_RUNS,
     state::{Generation, State},
     sync::{Arc, Ordering},
     tree::{self, ChangeStream, KeyRange, Root},
@@ -168,7 +167,7 @@ fn idle(engine: &Engine, generation: u64) {
     engine.reclaim(&mut engine.tree.lock());
     if !engine.in_memory && engine.check_writable().is_ok() {
         // What readers held may be free by now, without anything for a checkpoint to store. The next tick tries again.
-        let _ = engine.give_back(0, &ALL_RUNS);
+        let _ = engine.give_back(0);
     }
     engine.signals.lock.lock().checkpoint_wanted = true;
     engine.signals.work.notify_all();

@@ -45,10 +45,9 @@ const LARGE_BUFFER_SHARE: u64 = 8;
 const PATIENCE: Duration = Duration::from_millis(50);
 const PATIENCE_POLL: Duration = Duration::from_millis(1);
 
-/// Runs of 256 KiB and more are given back first, then shorter ones.
-const LONG_RUNS: [usize; 2] = [64, 16];
-/// After a checkpoint, much shorter ones, too: dropping keyspaces that grew side by side leaves little else.
-pub(crate) const ALL_RUNS: [usize; 4] = [64, 16, 4, 1];
+/// Runs of 256 KiB and more are given back first, then shorter ones, down to single pages: dropping keyspaces that grew side by side, and
+/// removing keys at random, leave little else.
+const RUN_PAGES: [usize; 4] = [64, 16, 4, 1];
 
 impl Engine {
     fn slack_bytes(&self, live_bytes: u64) -> u64 {
@@ -119,7 +118,7 @@ impl Engine {
         }
         self.wait_for_readers();
         // What readers held became free without a checkpoint. If this fails, the next checkpoint says so.
-        let _ = self.give_back(u64::MAX, &LONG_RUNS);
+        let _ = self.give_back(u64::MAX);
         if !self.is_space_due() {
             return;
         }
@@ -170,12 +169,12 @@ impl Engine {
             .max(AWAITING_BYTES_MIN)
     }
 
-    /// Gives free space back of which there is too much: runs of at least the first of `run_pages`, then of the next. `written_bytes` were
-    /// written since the checkpoint before: as much will be needed until the next.
-    pub fn give_back(&self, written_bytes: u64, run_pages: &[usize]) -> crate::Result<()> {
+    /// Gives free space back of which there is too much. `written_bytes` were written since the checkpoint before: as much will be needed
+    /// until the next.
+    pub fn give_back(&self, written_bytes: u64) -> crate::Result<()> {
         let free_max = self.free_bytes_max();
         let keep = written_bytes.min(free_max / 4 * 3);
-        for &pages in run_pages {
+        for pages in RUN_PAGES {
             if self.pager.give_back(pages, free_max, keep)? <= free_max {
                 break;
             }
