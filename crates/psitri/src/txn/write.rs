@@ -77,7 +77,7 @@ impl WriteTxn {
         self.put_value(index, key, value)
     }
 
-    #[inline]
+    #[inline(always)]
     fn put_value(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
         if value.len() > VALUE_BUFFERED_BYTES_MAX {
             return self.put_large(index, key, value);
@@ -125,6 +125,7 @@ impl WriteTxn {
     }
 
     /// Sets the value of `key` where entries expire.
+    #[inline(never)]
     pub(super) fn put_expiring(
         &mut self,
         index: usize,
@@ -275,7 +276,7 @@ impl WriteTxn {
         self.wrote((lo.len() + hi.map_or(0, <[u8]>::len)) as u64)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(
         &mut self,
         index: usize,
