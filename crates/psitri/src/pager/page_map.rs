@@ -159,7 +159,12 @@ impl PageMap {
 
     /// What is free, and how it lies. Costs a look at one byte a page.
     pub fn free_use(&self) -> FreeUse {
-        FreeUse::count(&self.held)
+        let found = FreeUse::count(&self.held);
+        debug_assert_eq!(
+            (found.pages, found.hole_pages),
+            (self.free_pages, self.hole_pages)
+        );
+        found
     }
 
     pub fn free_pages(&self) -> u64 {
@@ -190,7 +195,7 @@ impl PageMap {
         self.truncate(file_pages as usize);
     }
 
-    /// Every change of `held` but those of its length goes through here.
+    /// Every change of `held` but those of its length goes through here, or through `change`.
     fn set(&mut self, page: usize, held: u8) {
         let old = std::mem::replace(&mut self.held[page], held);
         self.free_pages += u64::from(is_free(held));
@@ -200,14 +205,23 @@ impl PageMap {
     }
 
     fn fill(&mut self, pages: std::ops::Range<usize>, held: u8) {
-        pages.for_each(|page| self.set(page, held));
+        self.change(pages, |run| run.fill(held));
+    }
+
+    /// As [`PageMap::set`], for many pages at once.
+    fn change(&mut self, pages: std::ops::Range<usize>, change: impl FnOnce(&mut [u8])) {
+        let run = &mut self.held[pages];
+        let (free, holes) = count_free(run);
+        change(run);
+        let (free_now, holes_now) = count_free(run);
+        self.free_pages = self.free_pages + free_now - free;
+        self.hole_pages = self.hole_pages + holes_now - holes;
     }
 
     fn truncate(&mut self, len: usize) {
-        for &held in &self.held[len..] {
-            self.free_pages -= u64::from(is_free(held));
-            self.hole_pages -= u64::from(held == PUNCHED);
-        }
+        let (free, holes) = count_free(&self.held[len..]);
+        self.free_pages -= free;
+        self.hole_pages -= holes;
         self.live.truncate(len);
         self.held.truncate(len);
         self.dirty.truncate(len.div_ceil(CHUNK_PAGES as usize));
@@ -436,9 +450,11 @@ impl PageMap {
             return false;
         }
         self.live[start..end].copy_from_slice(bytes);
-        for (page, &live) in (start..end).zip(bytes) {
-            self.set(page, self.held[page].max(live));
-        }
+        self.change(start..end, |run| {
+            for (held, &live) in run.iter_mut().zip(bytes) {
+                *held = (*held).max(live);
+            }
+        });
         self.live_units += bytes.iter().map(|&u| u64::from(u)).sum::<u64>();
         self.dirty[index] = false;
         true
@@ -448,6 +464,13 @@ impl PageMap {
     pub fn live(&self) -> &[u8] {
         &self.live
     }
+}
+
+/// How many pages are free, and how many of them have no blocks.
+fn count_free(held: &[u8]) -> (u64, u64) {
+    let free = held.iter().filter(|&&h| is_free(h)).count();
+    let holes = held.iter().filter(|&&h| h == PUNCHED).count();
+    (free as u64, holes as u64)
 }
 
 fn is_free(held: u8) -> bool {
