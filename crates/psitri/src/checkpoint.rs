@@ -275,11 +275,7 @@ impl Engine {
     /// With what was committed to generations that are merged in part: read mode `trie` is to see all of it after an opening.
     fn reach_of_trees(&self, mut reach: Reach) -> Reach {
         let state = self.states.current();
-        for generation in &state.generations {
-            if generation.id <= state.generation_in_trees {
-                reach.extend(generation.reach());
-            }
-        }
+        reach.extend(state.reach(state.generation_in_trees));
         reach
     }
 

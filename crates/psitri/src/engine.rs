@@ -25,7 +25,7 @@ use crate::{
     pins::Registry,
     readers::OtherReaders,
     saved::SavedSnapshot,
-    state::{ArenaPool, KEYSPACES_MAX, KeyspaceState, Reach, State},
+    state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, Reach, State},
     storage::{Storage, StorageLock},
     sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, RwLock},
     tree::Root,
@@ -107,6 +107,8 @@ pub(crate) struct Engine {
     pub counters: Counters,
     #[cfg(feature = "metrics")]
     pub metrics: crate::metrics::Metrics,
+    /// Whether the active buffer may be half full.
+    is_filling: AtomicBool,
     /// Fill of the active buffer when a writer was last slowed down.
     paced_bytes: AtomicU64,
     /// One checkpoint at a time.
@@ -246,6 +248,7 @@ impl Engine {
             counters: Counters::new(csn, opened_lsn),
             #[cfg(feature = "metrics")]
             metrics: crate::metrics::Metrics::new(storage.describe()),
+            is_filling: AtomicBool::new(true),
             paced_bytes: AtomicU64::new(0),
             checkpointing: Mutex::new(()),
             readers: Mutex::new(OtherReaders::default()),
@@ -325,11 +328,29 @@ impl Engine {
     /// Lets a writer in: freezes a full buffer, and waits while too many are frozen.
     #[inline]
     pub fn admit(&self) -> Result<()> {
-        let budget = self.options.buffer_bytes as u64;
+        if self.is_filling.load(Ordering::Relaxed) {
+            return self.admit_looking();
+        }
+        Ok(())
+    }
+
+    /// Tells those who are let in later to look how full the active buffer is. Called at the end of every transaction that wrote to it;
+    /// told beside somebody who found it empty a moment ago, it is lost until the next end.
+    #[inline]
+    pub fn note_filled(&self, generation: &Generation) {
+        let is_half_full = self.filled_bytes(generation) * 2 >= self.options.buffer_bytes as u64;
+        if is_half_full && !self.is_filling.load(Ordering::Relaxed) {
+            self.is_filling.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn admit_looking(&self) -> Result<()> {
         let (generation, used, frozen) = {
             let state = self.states.current();
             let used = self.filled_bytes(state.active());
-            if used * 2 < budget {
+            if used * 2 < self.options.buffer_bytes as u64 {
+                self.is_filling.store(false, Ordering::Relaxed);
                 return Ok(());
             }
             (state.active().id, used, frozen_count(&state))
@@ -337,7 +358,6 @@ impl Engine {
         self.admit_slowly(generation, used, frozen)
     }
 
-    #[cold]
     fn admit_slowly(&self, generation: u64, used: u64, frozen: usize) -> Result<()> {
         let budget = self.options.buffer_bytes as u64;
         if used >= budget {

@@ -106,11 +106,8 @@ impl Engine {
         let version = self.states.current().tree_version + 1;
         self.pager.publish(version, &mut changes);
         let merged = updates.iter().filter(|update| update.root.is_some());
-        let newest = merged.map(|update| update.generation_in_root).max();
-        for generation in &self.states.current().generations {
-            if Some(generation.id) <= newest {
-                tree.reach.extend(generation.reach());
-            }
+        if let Some(newest) = merged.map(|update| update.generation_in_root).max() {
+            tree.reach.extend(self.states.current().reach(newest));
         }
         self.change_layers(|state| apply_roots(state, version, updates, keyspaces));
         if self.in_memory {

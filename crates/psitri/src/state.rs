@@ -90,6 +90,17 @@ impl State {
         &self.generations[0]
     }
 
+    /// How far the commits in generations up to one reach, of those that are not merged everywhere.
+    pub fn reach(&self, generation_newest: u64) -> Reach {
+        let mut reach = Reach::default();
+        for generation in &self.generations {
+            if generation.id <= generation_newest {
+                reach.extend(generation.reach());
+            }
+        }
+        reach
+    }
+
     /// How long ago another one took its place; zero for the current one.
     pub fn age(&self) -> Duration {
         (self.replaced.at.get()).map_or(Duration::ZERO, Instant::elapsed)

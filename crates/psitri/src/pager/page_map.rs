@@ -335,13 +335,12 @@ impl PageMap {
 
     /// Pages that hold something, and the page behind which nothing would be left if what is there moved to free pages before it.
     pub fn packing(&self) -> (u64, u64) {
-        let is_used = |&h: &u8| !is_free(h);
-        let used = self.held.iter().filter(|h| is_used(h)).count() as u64;
+        let used = self.page_end() - self.free_pages;
         // Free pages before the cut must take what is behind it, and a little more: inner nodes and nodes that share pages.
-        let (mut behind, mut free_before) = (0, self.page_end() - used);
+        let (mut behind, mut free_before) = (0, self.free_pages);
         let mut cut = self.held.len();
         while cut > SUPERBLOCK_PAGES as usize {
-            if is_used(&self.held[cut - 1]) {
+            if !is_free(self.held[cut - 1]) {
                 if behind + behind / 32 + 8 >= free_before {
                     break;
                 }

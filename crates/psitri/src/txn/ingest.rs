@@ -163,9 +163,7 @@ impl WriteTxn {
         for (key, value, expires) in entries {
             let (key, value) = (key.as_ref(), value.as_ref());
             check_key(key)?;
-            if self.parts[index].has_subtrees {
-                self.parts[index].check_no_subtree(key)?;
-            }
+            self.parts[index].check_no_subtree(key)?;
             let with_moment;
             let value = match expires {
                 Expires::AsStored => value,

@@ -93,6 +93,8 @@ struct Part {
     generation_merged: u64,
     id: u32,
     slot: u32,
+    /// Values begin with the moment of their expiry.
+    expires: bool,
     /// Keys whose values are subtrees are not to be written to.
     has_subtrees: bool,
 }
@@ -179,6 +181,7 @@ impl WriteTxn {
             txn.parts.push(Part {
                 id: core.id,
                 slot: core.slot,
+                expires: core.expires(),
                 has_subtrees: core.has_subtrees.load(Ordering::Relaxed),
                 core: Arc::clone(core),
                 guard,
@@ -412,9 +415,12 @@ impl WriteTxn {
     fn leave(&mut self) {
         let is_private = self.private.is_some();
         let engine = &self.db.engine;
-        let held_back_merge = !is_private
-            && self.pin.is_some()
-            && self.state().active().id != engine.generation_active.load(Ordering::Relaxed);
+        let mut held_back_merge = false;
+        if !is_private && self.pin.is_some() {
+            let active = self.state().active();
+            held_back_merge = active.id != engine.generation_active.load(Ordering::Relaxed);
+            engine.note_filled(active);
+        }
         for part in &mut self.parts {
             debug_assert!(part.guard.touched.is_empty());
             if is_private {
@@ -422,7 +428,7 @@ impl WriteTxn {
                 part.guard.generation = 0;
             }
             part.core.generation_open.store(0, Ordering::Release);
-            if part.core.expires() {
+            if part.expires {
                 part.core.writer_now.store(0, Ordering::Release);
             }
         }

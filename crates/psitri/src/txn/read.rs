@@ -37,11 +37,11 @@ impl WriteTxn {
         match buffer.get(key) {
             Found::Absent => self.view_below(part).get(key),
             Found::Deleted => Ok(None),
-            Found::Value(value) if !part.core.expires() => Ok(Some(value)),
+            Found::Value(value) if !part.expires => Ok(Some(value)),
             Found::Value(stored) => self.open(stored),
             Found::Large(pointer) => {
                 let value = read_large(&self.db.engine.pager, pointer)?;
-                if part.core.expires() {
+                if part.expires {
                     return self.open(value);
                 }
                 Ok(Some(value))
@@ -77,7 +77,7 @@ impl WriteTxn {
     }
 
     fn tell_merges(&self, now: u64) {
-        for part in self.parts.iter().filter(|part| part.core.expires()) {
+        for part in self.parts.iter().filter(|part| part.expires) {
             part.core.writer_now.store(now, Ordering::SeqCst);
         }
     }
@@ -85,7 +85,7 @@ impl WriteTxn {
     /// The time that decides what has expired in a part; 0 where nothing does.
     #[inline]
     pub(super) fn part_now(&self, part: &Part) -> u64 {
-        if part.core.expires() { self.now() } else { 0 }
+        if part.expires { self.now() } else { 0 }
     }
 
     /// When the entry of `key` expires, with the transaction's own writes: [`Expiry::Never`] or [`Expiry::At`]; `None` if it is absent.

@@ -123,13 +123,13 @@ impl WriteTxn {
         }
         let put_in = keyspace.core.id;
         let pointer = ValuePointer::of_subtree(SubtreeRef { put_in, id }).encode();
-        self.put_version(index, key, Kind::Large, &pointer)
+        self.parts[index].put_version(&self.db.engine.pool, key, Kind::Large, &pointer)
     }
 
     /// Removes a key whose value is a subtree.
     pub(crate) fn remove_subtree(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
         let index = self.part_index(keyspace)?;
-        self.put_version(index, key, Kind::Tombstone, &[])
+        self.parts[index].put_version(&self.db.engine.pool, key, Kind::Tombstone, &[])
     }
 
     /// Commits with the database's durability. The transaction is a direct one.

@@ -12,6 +12,7 @@ use crate::{
     keyspace::Touched,
     node::ValuePointer,
     pager::{Extent, Sink},
+    state::ArenaPool,
 };
 
 /// What an entry takes in the buffer beside its key and value, about.
@@ -70,14 +71,24 @@ impl WriteTxn {
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         let index = self.part_index(keyspace)?;
         check_key(key)?;
-        if keyspace.core.expires() {
+        let part = &mut self.parts[index];
+        if !part.is_plain() || value.len() > VALUE_BUFFERED_BYTES_MAX {
+            return self.upsert_specially(index, key, value);
+        }
+        part.put_version(&self.db.engine.pool, key, Kind::Value, value)?;
+        self.wrote((key.len() + value.len()) as u64)
+    }
+
+    /// What few upserts need. Not inlined, to leave the others short.
+    #[inline(never)]
+    fn upsert_specially(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.parts[index].expires {
             let expires = self.default_expiry(index)?;
             return self.put_expiring(index, key, value, expires);
         }
         self.put_value(index, key, value)
     }
 
-    #[inline(always)]
     fn put_value(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
         if value.len() > VALUE_BUFFERED_BYTES_MAX {
             return self.put_large(index, key, value);
@@ -125,7 +136,6 @@ impl WriteTxn {
     }
 
     /// Sets the value of `key` where entries expire.
-    #[inline(never)]
     pub(super) fn put_expiring(
         &mut self,
         index: usize,
@@ -276,7 +286,6 @@ impl WriteTxn {
         self.wrote((lo.len() + hi.map_or(0, <[u8]>::len)) as u64)
     }
 
-    #[inline(always)]
     pub(super) fn put(
         &mut self,
         index: usize,
@@ -284,44 +293,20 @@ impl WriteTxn {
         kind: Kind,
         payload: &[u8],
     ) -> Result<()> {
-        if self.parts[index].has_subtrees {
-            self.parts[index].check_no_subtree(key)?;
-        }
-        self.put_version(index, key, kind, payload)?;
-        self.wrote((key.len() + payload.len()) as u64)
-    }
-
-    #[inline]
-    pub(super) fn put_version(
-        &mut self,
-        index: usize,
-        key: &[u8],
-        kind: Kind,
-        payload: &[u8],
-    ) -> Result<()> {
-        let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
-        let floor = part.floor;
-        let slot = &mut *part.guard;
-        if kind != Kind::Tombstone {
-            slot.note_live(key);
-        }
-        let buffer = slot.buffer.as_mut().expect("an open part has a writer");
-        let (entry, outcome) = buffer
-            .put(key, kind, payload, floor)
-            .map_err(|e| buffer_error(e, reserve))?;
-        if outcome.pushed {
-            slot.touched.push(Touched::Version(entry, outcome.version));
-        }
-        Ok(())
+        part.check_no_subtree(key)?;
+        part.put_version(&self.db.engine.pool, key, kind, payload)?;
+        self.wrote((key.len() + payload.len()) as u64)
     }
 
     /// Writes a large value to the data file, and its place to the buffer.
     fn put_large(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
         self.parts[index].check_no_subtree(key)?;
         let (pointer, births) = self.place_large(value)?;
-        if let Err(error) = self.put_version(index, key, Kind::Large, &pointer.encode()) {
-            self.db.engine.pager.discard(&births);
+        let engine = &self.db.engine;
+        let part = &mut self.parts[index];
+        if let Err(error) = part.put_version(&engine.pool, key, Kind::Large, &pointer.encode()) {
+            engine.pager.discard(&births);
             return Err(error);
         }
         // Before the spill that `wrote` may bring: the value is handed to the tree there.
@@ -354,10 +339,47 @@ impl WriteTxn {
 }
 
 impl Part {
+    /// Whether values are stored as they are, and no key is a subtree's.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        !(self.expires | self.has_subtrees)
+    }
+
+    /// Writes an uncommitted version to the buffer.
+    #[inline]
+    pub(super) fn put_version(
+        &mut self,
+        pool: &ArenaPool,
+        key: &[u8],
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<()> {
+        let slot = &mut *self.guard;
+        if kind != Kind::Tombstone {
+            slot.note_live(key);
+        }
+        let buffer = slot.buffer.as_mut().expect("an open part has a writer");
+        let (entry, outcome) = buffer
+            .put(key, kind, payload, self.floor)
+            .map_err(|error| buffer_error(error, pool.reserve_bytes()))?;
+        if outcome.pushed {
+            slot.touched.push(Touched::Version(entry, outcome.version));
+        }
+        Ok(())
+    }
+
     /// An error if the value of a key is a subtree.
-    #[cold]
+    #[inline(always)]
     pub(super) fn check_no_subtree(&self, key: &[u8]) -> Result<()> {
-        if self.has_subtrees && self.core.subtrees.lock().contains_key(key) {
+        if self.has_subtrees {
+            return self.look_for_subtree(key);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn look_for_subtree(&self, key: &[u8]) -> Result<()> {
+        if self.core.subtrees.lock().contains_key(key) {
             return Err(is_subtree(key));
         }
         Ok(())

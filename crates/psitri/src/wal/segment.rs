@@ -283,7 +283,7 @@ impl Segment {
     ///
     /// # Safety
     /// The caller is the one appender, and `lsn` is not below its end of log.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn store(&self, lsn: u64, bytes: &[u8], by_call: bool) {
         debug_assert!(lsn >= self.start_lsn && lsn + bytes.len() as u64 <= self.limit_lsn());
         if let Some(mapped) = &self.mapped {

@@ -74,11 +74,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         }
         let index = usize::from(level) - 1;
         while let Some(image) = self.inners[index].packer.pop_last() {
-            let separator = image.first_separator.to_vec();
-            let inner = Root {
-                keys: image.keys,
-                node: self.sink.place(image.bytes)?,
-            };
+            let (separator, inner) = place_inner(self.sink, image)?;
             self.push_child(level + 1, &separator, inner)?;
         }
         Ok(())
@@ -99,11 +95,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             .push(separator, child.node, child.keys);
         self.inners[index].newest = child;
         while let Some(image) = self.inners[index].packer.pop_full() {
-            let separator = image.first_separator.to_vec();
-            let inner = Root {
-                keys: image.keys,
-                node: self.sink.place(image.bytes)?,
-            };
+            let (separator, inner) = place_inner(self.sink, image)?;
             self.push_child(level + 1, &separator, inner)?;
         }
         Ok(())
@@ -149,4 +141,12 @@ fn place_leaf(
     }
     let node = sink.place(image.bytes)?;
     Ok(Root { node, keys })
+}
+
+/// Writes an inner node. Returns its separator, too.
+fn place_inner(sink: &mut Sink<'_>, image: node::InnerImage<'_>) -> Result<(Vec<u8>, Root)> {
+    let separator = image.first_separator.to_vec();
+    let keys = image.keys;
+    let node = sink.place(image.bytes)?;
+    Ok((separator, Root { node, keys }))
 }
