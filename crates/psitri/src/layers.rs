@@ -70,10 +70,19 @@ impl<'a> View<'a> {
             .filter_map(move |generation| generation.buffer(self.slot))
     }
 
-    /// Asks for what lookups of these keys (one bit each in `missing`) will need. A hint: errors are for the lookup.
-    pub fn prefetch(self, keys: &[&[u8]], mut missing: u32) {
+    /// Asks for the lines in which searches of the buffers begin.
+    #[inline]
+    pub fn prefetch_directories(self, hashes: &[u32]) {
         for buffer in self.buffers() {
-            missing = buffer.prefetch(keys, missing);
+            buffer.prefetch_directory(hashes);
+        }
+    }
+
+    /// Asks for what lookups of these keys (one bit each in `missing`) will need; the lines of the directories were asked for. A hint:
+    /// errors are for the lookup.
+    pub fn prefetch(self, keys: &[&[u8]], hashes: &[u32], mut missing: u32) {
+        for buffer in self.buffers() {
+            missing = buffer.prefetch(hashes, missing);
             if missing == 0 {
                 return;
             }

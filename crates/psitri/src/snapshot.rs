@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, RangeBounds};
 
 use crate::{
     Cursor, Expiry, Keyspace, ReadMode, Result,
-    buffer::PREFETCH_KEYS_MAX,
+    buffer::{PREFETCH_KEYS_MAX, hashes_of},
     count,
     cursor::key_range,
     database::DatabaseCore,
@@ -356,7 +356,9 @@ impl Snapshot {
         let view = self.view(keyspace)?;
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(PREFETCH_KEYS_MAX) {
-            view.prefetch(keys, u32::MAX >> (32 - keys.len()));
+            let hashes = &hashes_of(keys)[..keys.len()];
+            view.prefetch_directories(hashes);
+            view.prefetch(keys, hashes, u32::MAX >> (32 - keys.len()));
             for key in keys {
                 values.push(view.get(key)?);
             }

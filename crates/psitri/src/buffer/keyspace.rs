@@ -35,6 +35,16 @@ pub(super) fn hash_of(key: &[u8]) -> u32 {
     STATE.hash_one(key) as u32
 }
 
+/// Hashes of at most [`PREFETCH_KEYS_MAX`] keys; the others are 0.
+#[inline(always)]
+pub(crate) fn hashes_of(keys: &[&[u8]]) -> [u32; PREFETCH_KEYS_MAX] {
+    let mut hashes = [0; PREFETCH_KEYS_MAX];
+    for (hash, key) in hashes.iter_mut().zip(keys) {
+        *hash = hash_of(key);
+    }
+    hashes
+}
+
 /// What a buffer holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferStats {
@@ -178,27 +188,25 @@ impl KeyspaceBuffer {
             .find(|entry| entry.key() == key)
     }
 
-    /// Asks for the cache lines that a lookup of these keys will need: their misses overlap, those of lookups that follow
-    /// one another do not. Returns the keys that are probably not here, one bit each.
+    /// Asks for the lines of the directory in which a search for keys with these hashes begins: those of several buffers arrive side by side.
     #[inline]
-    pub fn prefetch(&self, keys: &[&[u8]], wanted: u32) -> u32 {
+    pub fn prefetch_directory(&self, hashes: &[u32]) {
+        if let Some(table) = self.directory.table(self.memory()) {
+            hashes.iter().for_each(|&hash| table.prefetch(hash));
+        }
+    }
+
+    /// Asks for the cache lines that a lookup of keys with these hashes will need, one bit each in `wanted`, once those of the directory
+    /// are there: their misses overlap, those of lookups that follow one another do not. Returns the keys that are probably not here.
+    #[inline]
+    pub fn prefetch(&self, hashes: &[u32], wanted: u32) -> u32 {
         let memory = self.memory();
         let Some(table) = self.directory.table(memory) else {
             return wanted;
         };
-        let mut hashes = [0; PREFETCH_KEYS_MAX];
         let mut entries = [0; PREFETCH_KEYS_MAX];
-        let is_wanted = |index: usize| wanted >> index & 1 != 0;
-        for (index, key) in keys
-            .iter()
-            .enumerate()
-            .filter(|&(index, _)| is_wanted(index))
-        {
-            hashes[index] = hash_of(key);
-            table.prefetch(hashes[index]);
-        }
         let mut missing = 0;
-        for index in (0..keys.len()).filter(|&index| is_wanted(index)) {
+        for index in (0..hashes.len()).filter(|&index| wanted >> index & 1 != 0) {
             match table.candidates(hashes[index]).next() {
                 Some(reference) => {
                     entries[index] = reference;
@@ -207,7 +215,7 @@ impl KeyspaceBuffer {
                 None => missing |= 1 << index,
             }
         }
-        for &reference in entries[..keys.len()]
+        for &reference in entries[..hashes.len()]
             .iter()
             .filter(|&&reference| reference != 0)
         {

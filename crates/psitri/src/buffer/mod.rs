@@ -34,9 +34,9 @@ pub use arena::{ARENA_BYTES_MAX, Arena};
 pub use cursor::BufferCursor;
 pub use entry::{CSN_UNCOMMITTED, EntryRef, Found, Kind, LARGE_BYTES, VersionRef};
 pub use error::BufferError;
-#[cfg(not(loom))]
-pub(crate) use keyspace::PREFETCH_KEYS_MAX;
 pub use keyspace::{BufferStats, KeyspaceBuffer};
+#[cfg(not(loom))]
+pub(crate) use keyspace::{PREFETCH_KEYS_MAX, hashes_of};
 pub use range_tombstones::{RangeTombstone, TombstoneRef};
 pub use writer::{BufferWriter, Watermark, WriteOutcome};
 

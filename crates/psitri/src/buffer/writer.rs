@@ -30,6 +30,8 @@ use super::node::{self, NODE_BYTES_MIN, Node, Position};
 use super::range_tombstones::TombstoneRef;
 use crate::sync::{Arc, AtomicU32, Ordering};
 
+/// Keys whose last bytes are no further apart than this are taken for neighbours in a sequence.
+const SEQUENCE_GAP_MAX: u8 = 8;
 const CHUNK_BYTES_MIN: u64 = 1 << 10;
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
 /// What a range tombstone takes beside its bounds, about: itself, its set, its places in the runs that were folded.
@@ -54,6 +56,8 @@ pub struct BufferWriter {
     buffer: Arc<KeyspaceBuffer>,
     chunk: Chunk,
     chunk_bytes_next: u64,
+    /// The entry inserted last; 0 before there is one.
+    newest: EntryRef,
 }
 
 /// Where a child reference is kept: byte offset in the arena, or the root.
@@ -68,6 +72,7 @@ impl BufferWriter {
             buffer: buffer.clone(),
             chunk: Chunk { start: 0, end: 0 },
             chunk_bytes_next: CHUNK_BYTES_MIN,
+            newest: EntryRef(0),
         })
     }
 
@@ -315,10 +320,16 @@ impl BufferWriter {
             return Ok(entry);
         };
         let hash = hash_of(key);
-        if let Some(entry) = self.buffer.find_in(table, key, hash) {
+        if self.follows_newest(key) {
+            table.prefetch(hash);
+        } else if let Some(entry) = self.buffer.find_in(table, key, hash) {
             return Ok(entry.reference());
         }
+        let before = self.entries();
         let entry = self.find_or_insert_in_tree(key, room_bytes)?;
+        if self.entries() == before {
+            return Ok(entry);
+        }
         if let Some(table) = self.buffer.directory.table(self.memory()) {
             if table.is_full(self.entries()) {
                 self.grow_directory(hash, entry);
@@ -327,6 +338,22 @@ impl BufferWriter {
             }
         }
         Ok(entry)
+    }
+
+    /// Whether the key comes right behind the one inserted last, as those of a sequence do. Then it is looked for in the tree, on the way
+    /// that was gone a moment ago; the place in the directory of a key that was never there is in no cache.
+    #[inline(always)]
+    fn follows_newest(&self, key: &[u8]) -> bool {
+        if self.newest.0 == 0 {
+            return false;
+        }
+        let newest = Entry::of(self.memory(), self.newest).key();
+        let (Some((rest, [low])), Some((newest_rest, [newest_low]))) =
+            (key.split_last_chunk::<1>(), newest.split_last_chunk::<1>())
+        else {
+            return false;
+        };
+        rest == newest_rest && (1..=SEQUENCE_GAP_MAX).contains(&low.wrapping_sub(*newest_low))
     }
 
     fn entries(&self) -> u64 {
@@ -501,7 +528,8 @@ impl BufferWriter {
     /// `use_bytes`: the entry and what will be put behind it.
     fn create_entry(&mut self, key: &[u8], use_bytes: usize) -> Result<EntryRef, BufferError> {
         let at = self.allocate_lined(entry_bytes(key.len()), use_bytes)?;
-        Ok(Entry::create(self.memory(), at, key).reference())
+        self.newest = Entry::create(self.memory(), at, key).reference();
+        Ok(self.newest)
     }
 
     /// Makes a new subtree reachable, with one entry more than before.
@@ -557,5 +585,48 @@ fn check_payload(kind: Kind, payload: &[u8]) -> Result<(), BufferError> {
         Err(BufferError::ValueTooLong {
             bytes: payload.len(),
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::Arena;
+
+    fn key(number: u32) -> [u8; 6] {
+        let [a, b, c, d] = number.to_be_bytes();
+        [b's', a, b, c, d, b'0' + (number % 10) as u8]
+    }
+
+    /// Sequences that go up, down, with gaps, and again over what is there: every key has one entry, once in the tree and once in the
+    /// directory.
+    #[test]
+    fn a_sequence_has_every_key_once() {
+        let buffer = KeyspaceBuffer::new(Arc::new(Arena::new(4 << 20).unwrap()));
+        let mut writer = buffer.writer().unwrap();
+        let keys_of = |step: u32| (0..600u32).map(move |n| n * step % 1000);
+        let sequences = [1, 999, 2, 7, 8, 9, 1].into_iter().flat_map(keys_of);
+        let plain = |n: u32| n.to_be_bytes().to_vec();
+        let ended = |n: u32| key(n).to_vec();
+        let mut seen = std::collections::BTreeMap::new();
+        for number in sequences {
+            for key in [plain(number), ended(number)] {
+                let entry = writer.entry(&key).unwrap();
+                assert_eq!(*seen.entry(key.clone()).or_insert(entry), entry);
+                assert_eq!(writer.key(entry), key);
+            }
+            // And one again while another one is the newest.
+            let again = plain(number.saturating_sub(number % 5));
+            if let Some(&entry) = seen.get(&again) {
+                assert_eq!(writer.entry(&again).unwrap(), entry);
+            }
+        }
+        assert_eq!(buffer.stats().entries, seen.len() as u64);
+        let table = buffer.directory.table(buffer.memory()).unwrap();
+        for (key, entry) in seen {
+            assert_eq!(writer.find_entry(&key), Some(entry));
+            let places = table.candidates(hash_of(&key));
+            assert_eq!(places.filter(|&place| place == entry.0).count(), 1);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Part, WriteTxn};
 use crate::{
     Cursor, Expiry, Keyspace, ReadMode, Result,
-    buffer::{Found, PREFETCH_KEYS_MAX},
+    buffer::{Found, PREFETCH_KEYS_MAX, hashes_of},
     expiry,
     layers::{CSN_NEWEST, View, read_large},
     sync::Ordering,
@@ -148,9 +148,12 @@ impl WriteTxn {
             .buffer();
         let below = self.view_below(part);
         for keys in keys.chunks(PREFETCH_KEYS_MAX) {
-            let missing = own.prefetch(keys, u32::MAX >> (32 - keys.len()));
+            let hashes = &hashes_of(keys)[..keys.len()];
+            own.prefetch_directory(hashes);
+            below.prefetch_directories(hashes);
+            let missing = own.prefetch(hashes, u32::MAX >> (32 - keys.len()));
             if missing != 0 {
-                below.prefetch(keys, missing);
+                below.prefetch(keys, hashes, missing);
             }
         }
     }
