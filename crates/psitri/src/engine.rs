@@ -334,8 +334,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells those who are let in later to look how full the active buffer is. Called at the end of every transaction that wrote to it;
-    /// told beside somebody who found it empty a moment ago, it is lost until the next end.
+    /// Tells those who are let in later to look how full the active buffer is. Called at the end of every transaction that wrote to it,
+    /// and in the middle of those that write much; told beside somebody who found it empty a moment ago, it is lost until the next time.
     #[inline]
     pub fn note_filled(&self, generation: &Generation) {
         let is_half_full = self.filled_bytes(generation) * 2 >= self.options.buffer_bytes as u64;

@@ -219,3 +219,32 @@ fn keyspaces_come_and_go_beside_writers() {
         assert!(report.errors.is_empty(), "{:?}", report.errors);
     });
 }
+
+/// A transaction that is still open has filled the buffer's address space but for a little. The next one, elsewhere, has a buffer of its own.
+#[test]
+fn an_open_transaction_leaves_room_for_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Options::new()
+        .buffer_bytes(8 << 20)
+        .open(dir.path())
+        .unwrap();
+    let keyspaces = ["long", "next"].map(|name| db.create_keyspace(name).unwrap());
+    let [long, next] = &keyspaces;
+    let value = vec![7; 16 << 10];
+    let fill = |txn: &mut psitri::WriteTxn, keyspace, bytes: usize| {
+        for n in 0..(bytes / value.len()) as u32 {
+            txn.upsert(keyspace, &n.to_be_bytes(), &value).unwrap();
+        }
+    };
+    let mut open = db.begin(&[long]).unwrap();
+    let mut nested = open.nested();
+    fill(&mut nested, long, 58 << 20);
+    let mut second = db.begin(&[next]).unwrap();
+    fill(&mut second, next, 7 << 19);
+    second.commit().unwrap();
+    nested.commit();
+    open.commit().unwrap();
+    let snapshot = db.snapshot();
+    let counts = keyspaces.each_ref().map(|k| snapshot.count(k, ..).unwrap());
+    assert_eq!(counts, [58 * 64, 7 * 32]);
+}

@@ -5,7 +5,7 @@
 //! the tree only, and the commit takes a checkpoint that makes the new roots durable before anybody sees them.
 //! (What is ingested goes into the private root at once, but is logged as long as it is little: `ingest.rs`.)
 
-use super::{Part, Private, WriteTxn};
+use super::{LOOK_FIRST_BYTES, Part, Private, WriteTxn};
 use crate::{
     Durability, Result,
     buffer::Kind,
@@ -48,7 +48,7 @@ impl WriteTxn {
             merged: false,
             ops: Some(ops),
         }));
-        self.bytes = 0;
+        (self.bytes, self.look_at_bytes) = (0, LOOK_FIRST_BYTES);
         self.enter_private_buffers();
         Ok(())
     }
@@ -97,7 +97,7 @@ impl WriteTxn {
             part.guard.buffer = None;
         }
         private.generation = Generation::new(NO_GENERATION, &engine.pool)?;
-        self.bytes = 0;
+        (self.bytes, self.look_at_bytes) = (0, LOOK_FIRST_BYTES);
         self.enter_private_buffers();
         Ok(())
     }

@@ -52,6 +52,9 @@ pub(crate) use write::{check_expires, check_key, check_value};
 /// Values longer than this are written straight to the data file and not to the buffer and the log.
 pub(crate) const VALUE_BUFFERED_BYTES_MAX: usize = 16 << 10;
 
+/// How much a transaction may write before it looks for the first time how full the buffer is.
+const LOOK_FIRST_BYTES: u64 = 16 << 10;
+
 /// A write transaction. Made by [`Database::begin`](crate::Database::begin); aborted when dropped.
 ///
 /// ```
@@ -75,6 +78,8 @@ pub struct WriteTxn {
     private: Option<Box<Private>>,
     /// Bytes written since the last spill.
     bytes: u64,
+    /// How many there may be before it is looked at them again.
+    look_at_bytes: u64,
     /// Values that this transaction wrote to the data file, by part.
     large_values: Vec<(u32, ValuePointer)>,
     /// Why the transaction was undone before its end. It has no parts and no pin then.
@@ -164,6 +169,7 @@ impl WriteTxn {
             frames: Vec::new(),
             private: None,
             bytes: 0,
+            look_at_bytes: LOOK_FIRST_BYTES,
             large_values: Vec::new(),
             undone: None,
             now: Moment::default(),

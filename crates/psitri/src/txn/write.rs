@@ -327,12 +327,27 @@ impl WriteTxn {
         Ok((pointer, written.births))
     }
 
-    /// Counts what was written, and spills when it outgrows half of the buffer.
+    /// Counts what was written, and looks now and then how much that is.
     #[inline]
     fn wrote(&mut self, bytes: u64) -> Result<()> {
         self.bytes += bytes + ENTRY_OVERHEAD_BYTES;
-        if self.bytes > self.db.engine.options.buffer_bytes as u64 / 2 && self.frames.is_empty() {
+        if self.bytes > self.look_at_bytes {
+            return self.look_at_fill();
+        }
+        Ok(())
+    }
+
+    /// Spills if the transaction outgrew half of the buffer. Tells those who are let in later what it put into the active buffer.
+    #[cold]
+    fn look_at_fill(&mut self) -> Result<()> {
+        let half = self.db.engine.options.buffer_bytes as u64 / 2;
+        if self.bytes <= half {
+            self.look_at_bytes = (2 * self.bytes).min(self.bytes + half / 8).min(half);
+        } else if self.frames.is_empty() {
             return self.spill();
+        }
+        if self.private.is_none() {
+            self.db.engine.note_filled(self.state().active());
         }
         Ok(())
     }
