@@ -68,6 +68,9 @@ fn check_leaf(bytes: &mut [u8], entries: &[(&Vec<u8>, &Value)], probes: &[Vec<u8
     for (i, (key, value)) in entries.iter().enumerate() {
         assert_eq!(leaf.find(key), Some(i));
         assert_eq!(leaf.lower_bound(key), i);
+        for from in 0..=i {
+            assert_eq!(leaf.lower_bound_from(from, key), i);
+        }
         assert_eq!(leaf.get(key), Some(value.stored()));
         leaf.copy_key(i, &mut key_buffer);
         leaf.load_suffix(i, &mut loaded);
@@ -96,10 +99,11 @@ fn check_leaf(bytes: &mut [u8], entries: &[(&Vec<u8>, &Value)], probes: &[Vec<u8
             leaf.find(probe),
             entries.iter().position(|(k, _)| *k == probe)
         );
-        assert_eq!(
-            leaf.lower_bound(probe),
-            entries.partition_point(|(k, _)| *k < probe)
-        );
+        let expected = entries.partition_point(|(k, _)| *k < probe);
+        assert_eq!(leaf.lower_bound(probe), expected);
+        for from in 0..=expected {
+            assert_eq!(leaf.lower_bound_from(from, probe), expected);
+        }
         for (i, (key, _)) in entries.iter().enumerate() {
             assert_eq!(leaf.cmp_key(i, probe), key.cmp(&probe));
         }

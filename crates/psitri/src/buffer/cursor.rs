@@ -8,7 +8,8 @@
 //!
 //! # Invariants
 //! 1. Every frame's node is on the path of the entry `walked`, with growing depth; the frame's position is where the path goes on.
-//!    There are no frames if `walked` is 0: the walk left the last (first) entry behind.
+//!    There are no frames if `walked` is 0: the walk left the last (first) entry behind. What a frame knows to be `coming` is next to
+//!    its position; children that were added between since are of no concern (2, 3).
 //! 2. A cursor for a snapshot was made after the snapshot. All that the snapshot may see was linked before, so nodes that
 //!    have been replaced since (invariant 4 of `node.rs`) still lead to all of it.
 //! 3. A cursor of the writer's own transaction compares the number of entries with the one it has seen, and finds its
@@ -53,6 +54,25 @@ struct Ahead {
 struct Frame {
     node: u32,
     position: Position,
+    coming: Coming,
+}
+
+/// The child behind a frame's position, which is asked for while the walk is still at the one before.
+#[derive(Debug, Clone, Copy)]
+enum Coming {
+    Unknown,
+    Forward(Option<(Position, u32)>),
+    Backward(Option<(Position, u32)>),
+}
+
+impl Frame {
+    fn new(node: u32, position: Position) -> Frame {
+        Frame {
+            node,
+            position,
+            coming: Coming::Unknown,
+        }
+    }
 }
 
 /// An ordered position over the entries of one buffer. See the module text.
@@ -299,10 +319,7 @@ impl<'b> BufferCursor<'b> {
             node.prefetch_children();
             // A linked node has at least two children.
             let (position, child) = node.next(0).unwrap_or_default();
-            self.frames.push(Frame {
-                node: reference,
-                position,
-            });
+            self.frames.push(Frame::new(reference, position));
             reference = child;
         }
         self.walked = reference;
@@ -315,10 +332,7 @@ impl<'b> BufferCursor<'b> {
             let node = self.node(reference);
             node.prefetch_children();
             let (position, child) = node.prev(POSITION_LAST).unwrap_or_default();
-            self.frames.push(Frame {
-                node: reference,
-                position,
-            });
+            self.frames.push(Frame::new(reference, position));
             reference = child;
         }
         self.walked = reference;
@@ -341,9 +355,14 @@ impl<'b> BufferCursor<'b> {
     fn walk_forward(&mut self) {
         while let Some(frame) = self.frames.last_mut() {
             let node = Node::new(self.buffer.memory(), frame.node);
-            if let Some((position, child)) = node.next(frame.position + 1) {
-                frame.position = position;
-                self.look_ahead(node.next(position + 1));
+            let found = match frame.coming {
+                Coming::Forward(coming) => coming,
+                _ => node.next(frame.position + 1),
+            };
+            if let Some((position, child)) = found {
+                let coming = node.next(position + 1);
+                (frame.position, frame.coming) = (position, Coming::Forward(coming));
+                self.look_ahead(coming);
                 return self.descend_first(child);
             }
             self.frames.pop();
@@ -356,13 +375,15 @@ impl<'b> BufferCursor<'b> {
     fn walk_backward(&mut self) {
         while let Some(frame) = self.frames.last_mut() {
             let node = Node::new(self.buffer.memory(), frame.node);
-            if let Some(before) = frame.position.checked_sub(1)
-                && let Some((position, child)) = node.prev(before)
-            {
-                frame.position = position;
-                if let Some(before) = position.checked_sub(1) {
-                    self.look_ahead(node.prev(before));
-                }
+            let before = |position: Position| node.prev(position.checked_sub(1)?);
+            let found = match frame.coming {
+                Coming::Backward(coming) => coming,
+                _ => before(frame.position),
+            };
+            if let Some((position, child)) = found {
+                let coming = before(position);
+                (frame.position, frame.coming) = (position, Coming::Backward(coming));
+                self.look_ahead(coming);
                 return self.descend_last(child);
             }
             self.frames.pop();
@@ -389,10 +410,7 @@ impl<'b> BufferCursor<'b> {
                 None if depth == key.len() => 0,
                 None => break node.sample(),
             };
-            self.frames.push(Frame {
-                node: reference,
-                position,
-            });
+            self.frames.push(Frame::new(reference, position));
             match node.child_at(position) {
                 0 => break node.sample(),
                 child => reference = child,

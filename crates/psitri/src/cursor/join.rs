@@ -17,6 +17,7 @@ use crate::{
     buffer::Found,
     expiry,
     layers::{read_large, read_stored},
+    node::Leaf,
 };
 
 impl<'a> Cursor<'a> {
@@ -66,13 +67,72 @@ impl<'a> Cursor<'a> {
                         return self.take(value);
                     }
                 }
-                At::Layer(index) if self.sharing == 1 && !self.has_ranges => {
-                    return Ok(self.follow(index)? || self.settle()?);
+                At::Layer(layer) if self.sharing == 1 && !self.has_ranges => {
+                    return Ok(self.follow(layer)? || self.settle()?);
                 }
                 At::Layer(_) => {}
             }
         }
+        self.step_joining(forward)
+    }
+
+    /// A step from one source to another.
+    #[inline(never)]
+    fn step_joining(&mut self, forward: bool) -> Result<bool> {
+        if forward
+            && self.forward
+            && let Some(layer) = self.only_layer()
+            && let Some((leaf, index)) = self.tree.leaf()
+            && index + 1 < leaf.len()
+            && (self.at == At::Tree || self.sharing == 2 && self.layers[layer].cursor.step(true))
+        {
+            return self.meet(layer, leaf, index + 1);
+        }
         self.step_deciding(forward)
+    }
+
+    /// The layer, if it and the tree are the only sources left, and nothing has to be asked of an entry but whether it is there.
+    #[inline(always)]
+    fn only_layer(&self) -> Option<usize> {
+        if self.has_ranges || self.view.now != 0 || self.hi.is_some() {
+            return None;
+        }
+        match self.order[..] {
+            [At::Tree, At::Layer(layer)] | [At::Layer(layer), At::Tree] => Some(layer),
+            _ => None,
+        }
+    }
+
+    /// Joins the only layer, at its next key, with the entries of the tree's leaf from `index` on: the position is at the first of both.
+    /// What `settle` does for any number of sources.
+    #[inline(never)]
+    fn meet(&mut self, layer: usize, leaf: Leaf<'a>, index: usize) -> Result<bool> {
+        self.tree.set_index(index);
+        let source = &self.layers[layer];
+        let key = source.cursor.key();
+        match self.tree.key().cmp(key) {
+            Ordering::Less => {
+                self.order.clear();
+                self.order.extend([At::Tree, At::Layer(layer)]);
+                self.at = At::Tree;
+                self.sharing = 1;
+                self.run = index..leaf.lower_bound_from(index + 1, key);
+                let value = read_stored(self.view.pager, leaf.value(index));
+                return self.take(value);
+            }
+            order => self.sharing = if order.is_eq() { 2 } else { 1 },
+        }
+        self.order.clear();
+        self.order.extend([At::Layer(layer), At::Tree]);
+        self.at = At::Layer(layer);
+        self.run = 0..0;
+        let value = match source.cursor.resolve(source.csn) {
+            Found::Value(value) => Ok(value),
+            Found::Large(pointer) => read_large(self.view.pager, pointer),
+            Found::Absent if self.sharing == 2 => read_stored(self.view.pager, leaf.value(index)),
+            Found::Absent | Found::Deleted => return self.step_deciding(true),
+        };
+        self.take(value)
     }
 
     /// To the entry at `index` of the run, or the first one behind it that has not expired.
@@ -266,8 +326,13 @@ impl<'a> Cursor<'a> {
         let next_key = self.order.get(1).map(|&next| self.source_key(next));
         self.run = if self.forward {
             let ends = [next_key, self.hi.as_deref()].into_iter().flatten();
-            let end = ends.map(|key| leaf.lower_bound(key)).min();
-            index..end.unwrap_or(usize::MAX).min(leaf.len())
+            // In a leaf that was just come to, most often neither end is; otherwise it is not far.
+            let last = leaf.len() - 1;
+            let place = |key| match index {
+                0 if leaf.cmp_key(last, key).is_lt() => leaf.len(),
+                _ => leaf.lower_bound_from(index, key),
+            };
+            index..ends.map(place).min().unwrap_or(leaf.len())
         } else {
             // The entry at the bound may have the layer's own key.
             let after_layer = next_key.map_or(0, |key| leaf.lower_bound(key) + 1);

@@ -12,6 +12,37 @@ use super::reference::Stored;
 use super::simd;
 use std::cmp::Ordering;
 
+/// How the first of some entries that is not less is looked for.
+trait Way {
+    fn partition(self, n: usize, less: impl FnMut(usize) -> bool) -> usize;
+}
+
+/// By halves.
+struct Binary;
+
+/// From an index on, all before which are less, in growing strides.
+struct Galloping(usize);
+
+impl Way for Binary {
+    #[inline(always)]
+    fn partition(self, n: usize, less: impl FnMut(usize) -> bool) -> usize {
+        partition(n, less)
+    }
+}
+
+impl Way for Galloping {
+    #[inline(always)]
+    fn partition(self, n: usize, mut less: impl FnMut(usize) -> bool) -> usize {
+        let (mut from, mut stride) = (self.0.min(n), 1);
+        while from + stride <= n && less(from + stride - 1) {
+            from += stride;
+            stride *= 2;
+        }
+        let rest = (stride - 1).min(n - from);
+        from + partition(rest, |i| less(from + i))
+    }
+}
+
 impl<'a> Leaf<'a> {
     /// Index of the entry with exactly this key.
     #[inline]
@@ -41,7 +72,7 @@ impl<'a> Leaf<'a> {
                 if suffix.len() != self.suffix_bytes as usize {
                     return None;
                 }
-                let i = self.fixed_lower_bound(suffix);
+                let i = self.fixed_lower_bound(suffix, Binary);
                 // SAFETY: i < count; both have `suffix.len()` bytes.
                 (i < self.len()
                     && unsafe {
@@ -68,6 +99,17 @@ impl<'a> Leaf<'a> {
     /// First index whose key is `key` or greater; `len()` if there is none.
     #[inline]
     pub fn lower_bound(&self, key: &[u8]) -> usize {
+        self.search(key, Binary)
+    }
+
+    /// [`Leaf::lower_bound`] where all keys before `from` are known to be less, and the place is expected near.
+    #[inline]
+    pub fn lower_bound_from(&self, from: usize, key: &[u8]) -> usize {
+        self.search(key, Galloping(from))
+    }
+
+    #[inline(always)]
+    fn search(&self, key: &[u8], way: impl Way) -> usize {
         let suffix = match strip(key, self.key_prefix()) {
             Ok(suffix) => suffix,
             Err(Ordering::Less) => return 0,
@@ -76,7 +118,7 @@ impl<'a> Leaf<'a> {
         match self.encoding {
             LeafEncoding::Slotted => {
                 let wanted = head(suffix);
-                partition(self.len(), |i| {
+                way.partition(self.len(), |i| {
                     // SAFETY: `partition` calls with i < count; (1): TAIL_BYTES follow every suffix.
                     unsafe {
                         let (start, suffix_bytes) = self.slot(i);
@@ -89,13 +131,13 @@ impl<'a> Leaf<'a> {
                     }
                 })
             }
-            LeafEncoding::Fixed => self.fixed_lower_bound(suffix),
+            LeafEncoding::Fixed => self.fixed_lower_bound(suffix, way),
             LeafEncoding::Dense => self.dense_lower_bound(suffix),
         }
     }
 
     #[inline(always)]
-    fn fixed_lower_bound(&self, suffix: &[u8]) -> usize {
+    fn fixed_lower_bound(&self, suffix: &[u8], way: impl Way) -> usize {
         let width = self.suffix_bytes as usize;
         let wanted = head(suffix);
         // SAFETY: callers pass i < count; (1): TAIL_BYTES follow every suffix.
@@ -104,11 +146,11 @@ impl<'a> Leaf<'a> {
             // A suffix with an equal head is less exactly if it is shorter: where the heads agree, one extends the other.
             let shorter = width < suffix.len();
             if !shorter {
-                return partition(self.len(), |i| found(i) < wanted);
+                return way.partition(self.len(), |i| found(i) < wanted);
             }
-            return partition(self.len(), |i| found(i) <= wanted);
+            return way.partition(self.len(), |i| found(i) <= wanted);
         }
-        partition(self.len(), |i| {
+        way.partition(self.len(), |i| {
             let found = found(i);
             if found != wanted {
                 return found < wanted;
