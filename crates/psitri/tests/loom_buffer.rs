@@ -84,7 +84,16 @@ fn growth_of_a_node() {
 
 #[test]
 fn a_cursor_sees_all_of_its_snapshot_during_growth() {
-    model(|| {
+    cursor_beside_growth(true);
+}
+
+#[test]
+fn a_cursor_going_back_sees_all_of_its_snapshot_during_growth() {
+    cursor_beside_growth(false);
+}
+
+fn cursor_beside_growth(forward: bool) {
+    model(move || {
         let keys: [&[u8]; 6] = [b"a", b"b", b"d", b"e", b"c", b"bb"];
         let buffer = buffer();
         let visible = Arc::new(AtomicU64::new(0));
@@ -98,20 +107,34 @@ fn a_cursor_sees_all_of_its_snapshot_during_growth() {
             thread::spawn(move || {
                 let csn = visible.load(Ordering::Acquire);
                 let mut cursor = buffer.cursor();
+                let mut passed: Vec<&[u8]> = Vec::new();
                 let mut seen = Vec::new();
-                let mut more = cursor.seek_ge(b"b");
-                let mut last: &[u8] = b"";
+                let mut more = if forward {
+                    cursor.seek_ge(b"b")
+                } else {
+                    cursor.seek_le(b"d")
+                };
                 while more {
-                    assert!(cursor.key() > last);
-                    last = cursor.key();
+                    passed.push(cursor.key());
                     if cursor.resolve(csn) != Found::Absent {
                         seen.push(cursor.key());
                     }
-                    more = cursor.next();
+                    more = if forward {
+                        cursor.next()
+                    } else {
+                        cursor.prev()
+                    };
                 }
                 let mut expected: Vec<&[u8]> = keys[..csn as usize].to_vec();
-                expected.retain(|key| *key >= &b"b"[..]);
                 expected.sort();
+                if forward {
+                    expected.retain(|key| *key >= &b"b"[..]);
+                } else {
+                    expected.retain(|key| *key <= &b"d"[..]);
+                    expected.reverse();
+                    passed.reverse();
+                }
+                assert!(passed.is_sorted_by(|a, b| a < b));
                 assert_eq!(seen, expected);
             })
         };

@@ -36,6 +36,7 @@ fn exercise(bytes: &[u8], probes: &[Vec<u8>]) {
             let _ = (
                 leaf.find(&key),
                 leaf.lower_bound(&key),
+                leaf.lower_bound_from(i / 2, &key),
                 leaf.cmp_key(i, &key),
             );
             sum += match leaf.value(i) {
@@ -47,6 +48,8 @@ fn exercise(bytes: &[u8], probes: &[Vec<u8>]) {
             let _ = (
                 leaf.find(probe),
                 leaf.lower_bound(probe),
+                leaf.lower_bound_from(leaf.len() / 2, probe),
+                leaf.lower_bound_from(usize::MAX, probe),
                 leaf.cmp_key(0, probe),
             );
         }

@@ -1,0 +1,143 @@
+//! Story: a cursor joins what lies in the tree with what lies in one or two buffers. Every way in which a few keys can be spread over them
+//! is tried, one keyspace each, at a snapshot before the writes and at one after: forwards, backwards, from every key on, and turning.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use psitri::{Keyspace, Options, Snapshot};
+
+const KEYS: [&[u8]; 4] = [b"key a", b"key b", b"key bb", b"key c"];
+
+/// What a step does to a key.
+#[derive(Clone, Copy, PartialEq)]
+enum Change {
+    Nothing,
+    Put,
+    Delete,
+}
+
+const CHANGES: [Change; 3] = [Change::Nothing, Change::Put, Change::Delete];
+
+type Model = BTreeMap<&'static [u8], Vec<u8>>;
+
+fn check(snapshot: &Snapshot, keyspace: &Keyspace, model: &Model) {
+    let expected: Vec<_> = model.iter().map(|(k, v)| (k.to_vec(), v.clone())).collect();
+    let mut visited = Vec::new();
+    snapshot
+        .for_each(keyspace, .., |key, value| {
+            visited.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(visited, expected);
+
+    let mut cursor = snapshot.cursor(keyspace).unwrap();
+    let mut found = cursor.seek_first().unwrap();
+    for (key, value) in model {
+        assert!(found);
+        assert_eq!(cursor.entry(), Some((*key, &value[..])));
+        found = cursor.next().unwrap();
+    }
+    assert!(!found);
+    found = cursor.seek_last().unwrap();
+    for (key, value) in model.iter().rev() {
+        assert!(found);
+        assert_eq!(cursor.entry(), Some((*key, &value[..])));
+        found = cursor.prev().unwrap();
+    }
+    assert!(!found);
+
+    // From every key on; and one step there, one back, and on.
+    for from in KEYS {
+        let rest: Vec<_> = model.range(from..).collect();
+        found = cursor.seek(from).unwrap();
+        for (at, (key, value)) in rest.iter().enumerate() {
+            assert!(found);
+            assert_eq!(cursor.entry(), Some((**key, &value[..])));
+            if at + 1 < rest.len() {
+                assert!(cursor.next().unwrap());
+                assert_eq!(cursor.key(), *rest[at + 1].0);
+                assert!(cursor.prev().unwrap());
+                assert_eq!(cursor.entry(), Some((**key, &value[..])));
+            }
+            found = cursor.next().unwrap();
+        }
+        assert!(!found);
+    }
+}
+
+/// All sequences of `len` numbers below `base`.
+fn sequences(base: usize, len: u32) -> impl Iterator<Item = Vec<usize>> {
+    (0..base.pow(len)).map(move |mut code| {
+        (0..len)
+            .map(|_| {
+                let digit = code % base;
+                code /= base;
+                digit
+            })
+            .collect()
+    })
+}
+
+/// For every key whether the tree has it, and what the buffer does to it. A keyspace whose tree goes on in more leaves has `filler` behind.
+fn every_way(filler: usize) {
+    let db = Options::new().in_memory().unwrap();
+    let mut cases = Vec::new();
+    for digits in sequences(2 * CHANGES.len(), KEYS.len() as u32) {
+        let keyspace = db.create_keyspace(&format!("{digits:?}")).unwrap();
+        cases.push((keyspace, digits, Model::new()));
+    }
+    let fillers: Vec<&'static [u8]> = (0..filler)
+        .map(|n| &*format!("key d{n:04}").into_bytes().leak())
+        .collect();
+    for (keyspace, digits, model) in &mut cases {
+        for (key, digit) in KEYS.iter().zip(digits) {
+            if *digit >= CHANGES.len() {
+                model.insert(key, b"tree".to_vec());
+            }
+        }
+        for key in &fillers {
+            model.insert(key, vec![b'-'; 100]);
+        }
+        let mut txn = db.begin(&[&*keyspace]).unwrap();
+        for (key, value) in model.iter() {
+            txn.upsert(keyspace, key, value).unwrap();
+        }
+        txn.commit().unwrap();
+    }
+    db.checkpoint().unwrap();
+    let before = db.snapshot();
+    let old: Vec<Model> = cases.iter().map(|(_, _, model)| model.clone()).collect();
+    for (keyspace, digits, model) in &mut cases {
+        let mut txn = db.begin(&[&*keyspace]).unwrap();
+        for (key, digit) in KEYS.iter().zip(digits) {
+            match CHANGES[*digit % CHANGES.len()] {
+                Change::Nothing => {}
+                Change::Put => {
+                    txn.upsert(keyspace, key, b"buffer").unwrap();
+                    model.insert(key, b"buffer".to_vec());
+                }
+                Change::Delete => {
+                    txn.remove(keyspace, key).unwrap();
+                    model.remove(key);
+                }
+            }
+        }
+        txn.commit().unwrap();
+    }
+    let after = db.snapshot();
+    for ((keyspace, _, model), old) in cases.iter().zip(&old) {
+        check(&after, keyspace, model);
+        check(&before, keyspace, old);
+    }
+}
+
+#[test]
+fn in_one_leaf() {
+    every_way(0);
+}
+
+#[test]
+fn with_leaves_behind() {
+    every_way(100);
+}
