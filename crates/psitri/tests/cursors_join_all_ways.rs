@@ -1,4 +1,4 @@
-//! Story: a cursor joins what lies in the tree with what lies in one or two buffers. Every way in which a few keys can be spread over them
+//! Story: a cursor joins what lies in the tree with what lies in a buffer. Every way in which a few keys can be spread over both
 //! is tried, one keyspace each, at a snapshot before the writes and at one after: forwards, backwards, from every key on, and turning.
 
 use std::collections::BTreeMap;
