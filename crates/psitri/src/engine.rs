@@ -260,6 +260,12 @@ impl Engine {
         }
     }
 
+    /// A commit that every snapshot sees, present and coming ones.
+    pub fn seen_by_all(&self) -> u64 {
+        let newest = self.visible_csn.load(Ordering::Acquire);
+        self.states.seen_by_all(newest)
+    }
+
     /// An error if nothing may be written.
     pub fn check_writable(&self) -> Result<()> {
         if self.read_only {

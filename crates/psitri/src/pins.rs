@@ -14,7 +14,10 @@
 //! 2. A reader dereferences a pointer only after it was in the cell, and after that was seen to be the current one. A state is freed
 //!    only after it ceased to be current and after that was found in no cell. All these accesses are `SeqCst`, so
 //!    either the reader sees that the state is not current any more, or `reclaim` sees the cell.
-//! 3. Blocks of cells live as long as the registry, and so do the states that are pinned or current.
+//! 3. The floor of a cell that is not free is at most the number that its owner reads at: it is that of an earlier owner, or was read
+//!    before that number. Numbers only grow. The claim of the cell and the look at the newest number are `SeqCst`, so either the owner sees what
+//!    `seen_by_all` was told, or a later one, or `seen_by_all` sees the cell.
+//! 4. Blocks of cells live as long as the registry, and so do the states that are pinned or current.
 //!
 //! # Failure modes
 //! None but memory for cells.
@@ -22,7 +25,8 @@
 #![allow(dead_code)] // the whole of the interface, whichever part the engine uses
 
 use crate::sync::{
-    AtomicPtr, AtomicU32, Mutex, Ordering, fence_of_seq_cst_operation as full_fence,
+    AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, fence,
+    fence_of_seq_cst_operation as full_fence,
 };
 use std::ops::Deref;
 use std::ptr::{NonNull, null_mut};
@@ -38,7 +42,11 @@ const BLOCKS: usize = 27;
 /// A reader's announcement, alone in its cache lines (two, because they are fetched in pairs).
 #[derive(Debug)]
 #[repr(align(128))]
-struct Cell<T>(AtomicPtr<T>);
+struct Cell<T> {
+    state: AtomicPtr<T>,
+    /// Commits after this one may be needed one by one (invariant 3).
+    floor: AtomicU64,
+}
 
 /// Cells that were added together.
 #[derive(Debug)]
@@ -84,32 +92,38 @@ impl<T> Registry<T> {
         registry
     }
 
-    /// Pins the current state. `read_extra` runs after the state was announced and before it is confirmed to be current
-    /// (and runs again if it was not), so what it reads belongs to that state or is newer.
+    /// Pins the current state, and the number of the newest commit, which `newest` reads (`SeqCst`): after the state was announced and before it is
+    /// confirmed to be current (and again if it was not), so the commit belongs to that state or is newer.
     #[inline]
-    pub fn acquire<E>(&self, read_extra: impl FnMut() -> E) -> (Pin<'_, T>, E) {
-        let (raw, extra) = self.acquire_raw(read_extra);
-        (
-            Pin {
-                raw,
-                registry: std::marker::PhantomData,
-            },
-            extra,
-        )
+    pub fn acquire(&self, newest: impl FnMut() -> u64) -> (Pin<'_, T>, u64) {
+        let (raw, csn) = self.acquire_raw(newest);
+        let registry = std::marker::PhantomData;
+        (Pin { raw, registry }, csn)
     }
 
-    /// Pins the current state.
+    /// Pins the current state, for those who look at no commit in particular.
     #[inline]
     pub fn current(&self) -> Pin<'_, T> {
-        self.acquire(|| ()).0
+        let (raw, ()) = self.pin(None, || ());
+        let registry = std::marker::PhantomData;
+        Pin { raw, registry }
     }
 
     /// As [`Registry::acquire`], without a lifetime: for owners that keep the registry alive by other means. A raw pin that is
-    /// never released keeps its state forever, and does no other harm.
+    /// never released keeps its state forever, and what commits since have overwritten.
     #[inline]
-    pub fn acquire_raw<E>(&self, mut read_extra: impl FnMut() -> E) -> (RawPin<T>, E) {
+    pub fn acquire_raw(&self, mut newest: impl FnMut() -> u64) -> (RawPin<T>, u64) {
+        self.pin(Some(newest()), newest)
+    }
+
+    #[inline(always)]
+    fn pin<E>(&self, floor: Option<u64>, mut read_extra: impl FnMut() -> E) -> (RawPin<T>, E) {
         let mut state = self.current.load(Ordering::Acquire);
         let (index, cell) = self.claim_cell(state);
+        if let Some(floor) = floor {
+            // Release: whoever sees it sees that the owner before is done.
+            cell.floor.store(floor, Ordering::Release);
+        }
         loop {
             full_fence();
             let extra = read_extra();
@@ -117,12 +131,27 @@ impl<T> Registry<T> {
             if now == state {
                 // SAFETY: states are never null.
                 let state = unsafe { NonNull::new_unchecked(state) };
-                let cell = NonNull::from(&cell.0);
+                let cell = NonNull::from(&cell.state);
                 return (RawPin { state, cell, index }, extra);
             }
             state = now;
-            cell.0.swap(state, Ordering::SeqCst);
+            cell.state.swap(state, Ordering::SeqCst);
         }
+    }
+
+    /// A commit that every reader sees, those who come among them: versions older than what it left are needed by nobody. `newest`: the number
+    /// of the newest commit, read before the call.
+    pub fn seen_by_all(&self, newest: u64) -> u64 {
+        // Whoever claims a cell after this has passed it looks at the newest commit after that: at `newest` or a later one. A fence of its own,
+        // as `newest` was read in any way; on the other side are two `SeqCst` operations.
+        fence(Ordering::SeqCst);
+        let mut seen = newest;
+        self.for_each_cell(|cell| {
+            if !cell.state.load(Ordering::SeqCst).is_null() {
+                seen = seen.min(cell.floor.load(Ordering::Acquire));
+            }
+        });
+        seen
     }
 
     /// Makes a state current. The one before is kept until [`Registry::reclaim`] finds it unpinned.
@@ -143,7 +172,7 @@ impl<T> Registry<T> {
         full_fence();
         let mut pinned: Vec<*mut T> = Vec::new();
         self.for_each_cell(|cell| {
-            let state = cell.0.load(Ordering::SeqCst);
+            let state = cell.state.load(Ordering::SeqCst);
             if !state.is_null() {
                 pinned.push(state);
             }
@@ -167,7 +196,7 @@ impl<T> Registry<T> {
         let retired = self.retired.lock();
         full_fence();
         self.for_each_cell(|cell| {
-            let state = cell.0.load(Ordering::SeqCst);
+            let state = cell.state.load(Ordering::SeqCst);
             if let Some(state) = retired.iter().find(|retired| retired.as_ptr() == state) {
                 // SAFETY: retired states are alive, and only `reclaim`, under the lock, takes them out.
                 visit(unsafe { state.as_ref() });
@@ -184,7 +213,7 @@ impl<T> Registry<T> {
     pub fn pinned_count(&self) -> usize {
         let mut count = 0;
         self.for_each_cell(|cell| {
-            count += usize::from(!cell.0.load(Ordering::Relaxed).is_null());
+            count += usize::from(!cell.state.load(Ordering::Relaxed).is_null());
         });
         count
     }
@@ -210,7 +239,7 @@ impl<T> Registry<T> {
         loop {
             match self.cell(index) {
                 Some(cell) => {
-                    if cell.0.load(Ordering::Relaxed).is_null() && cell.claim(state) {
+                    if cell.state.load(Ordering::Relaxed).is_null() && cell.claim(state) {
                         set_hint(index);
                         return (index, cell);
                     }
@@ -233,7 +262,7 @@ impl<T> Registry<T> {
     #[inline]
     fn cell(&self, index: u32) -> Option<&Cell<T>> {
         let (block, at) = block_of(index);
-        // SAFETY: null or made by `add_block`, and alive as long as the registry (invariant 3).
+        // SAFETY: null or made by `add_block`, and alive as long as the registry (invariant 4).
         let block = unsafe { self.blocks.get(block)?.load(Ordering::Acquire).as_ref() }?;
         block.cells.get(at)
     }
@@ -255,7 +284,10 @@ impl<T> Registry<T> {
             return;
         };
         let cells = (0..FIRST_BLOCK_CELLS << number)
-            .map(|_| Cell(AtomicPtr::new(null_mut())))
+            .map(|_| Cell {
+                state: AtomicPtr::new(null_mut()),
+                floor: AtomicU64::new(0),
+            })
             .collect();
         let block = Box::into_raw(Box::new(Block { cells }));
         // SeqCst: a scan that does not see the block comes before every claim in it.
@@ -319,7 +351,7 @@ fn block_of(index: u32) -> (usize, usize) {
 impl<T> Cell<T> {
     #[inline(always)]
     fn claim(&self, state: *mut T) -> bool {
-        self.0
+        self.state
             .compare_exchange(null_mut(), state, Ordering::SeqCst, Ordering::Relaxed)
             .is_ok()
     }
@@ -374,7 +406,7 @@ impl<T> RawPin<T> {
     /// The registry must be alive, and no reference from [`RawPin::get`] may be used any more.
     #[inline(always)]
     pub unsafe fn release(self) {
-        // SAFETY: cells live as long as the registry (invariant 3), for which the caller vouches.
+        // SAFETY: cells live as long as the registry (invariant 4), for which the caller vouches.
         unsafe { self.cell.as_ref() }.store(null_mut(), Ordering::Release);
         set_hint(self.index);
     }

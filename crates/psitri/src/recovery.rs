@@ -616,7 +616,7 @@ impl Recovery {
         }
         let writer = self.writers[index].get_or_insert_with(|| {
             let writer = generation.buffer_or_new(slot, 0).writer();
-            writer.expect("recovery has the only writer")
+            writer.expect("recovery has the only writer").for_replay()
         });
         Ok(Some(writer))
     }

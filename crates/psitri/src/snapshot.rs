@@ -56,7 +56,7 @@ impl Snapshot {
         let engine = &db.engine;
         let (pin, csn) = engine
             .states
-            .acquire_raw(|| engine.visible_csn.load(Ordering::Acquire));
+            .acquire_raw(|| engine.visible_csn.load(Ordering::SeqCst));
         Snapshot {
             pin: Some(pin),
             csn,

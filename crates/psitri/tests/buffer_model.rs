@@ -1,7 +1,8 @@
 //! The write buffer against an oracle: a map of keys to versions plus a list of range deletions.
 //!
 //! Random transactions (nested levels, aborts, range deletions) run against both; afterwards every key and every walk must agree
-//! at every commit sequence number, and the writer's own view must agree in the middle of a transaction.
+//! at every commit sequence number from the one on that the writer was told that all readers see, and the writer's own view must agree in the
+//! middle of a transaction.
 #![cfg(not(loom))]
 
 use proptest::prelude::*;
@@ -95,7 +96,7 @@ struct Transaction<'w> {
 
 impl<'w> Transaction<'w> {
     fn begin(writer: &'w mut BufferWriter, model: &Model) -> Self {
-        let levels = vec![(writer.watermark(), 0, model.log.len())];
+        let levels = vec![(Watermark::default(), 0, model.log.len())];
         Transaction {
             writer,
             touched: Vec::new(),
@@ -166,6 +167,10 @@ enum Op {
     NestAbort,
     Commit,
     Abort,
+    /// All readers see the commit at this share of those there are.
+    Seen(u8),
+    /// A commit, the last of this writer.
+    Successor,
 }
 
 fn key() -> impl Strategy<Value = Vec<u8>> {
@@ -174,6 +179,8 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
         4 => prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(0x7f), Just(0x80), Just(0xff)], 0..6),
         // All bytes at one place: the wide node kinds.
         3 => any::<u8>().prop_map(|byte| vec![b'w', b'i', b'd', b'e', byte]),
+        // Few: overwritten again and again.
+        4 => (0u8..4).prop_map(|byte| vec![b'h', byte]),
         2 => (any::<u8>(), 0u8..3).prop_map(|(byte, tail)| vec![byte, tail]),
         1 => (0usize..40, any::<u8>()).prop_map(|(len, byte)| {
             let mut key = vec![b'l'; len];
@@ -194,6 +201,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::NestAbort),
         3 => Just(Op::Commit),
         1 => Just(Op::Abort),
+        2 => prop_oneof![any::<u8>(), Just(u8::MAX)].prop_map(Op::Seen),
+        1 => Just(Op::Successor),
     ]
 }
 
@@ -285,7 +294,7 @@ fn run(ops: &[Op], probes: &[Vec<u8>]) {
     let mut writer = buffer.writer().unwrap();
     assert!(buffer.writer().is_none());
     let mut model = Model::default();
-    let mut csn = 0;
+    let (mut csn, mut csn_seen) = (0, 0);
     let mut transaction = Transaction::begin(&mut writer, &model);
     for op in ops {
         let uncommitted = |write| (CSN_UNCOMMITTED, write);
@@ -345,6 +354,20 @@ fn run(ops: &[Op], probes: &[Vec<u8>]) {
                 transaction.commit(&mut model, csn);
                 transaction = Transaction::begin(&mut writer, &model);
             }
+            Op::Seen(share) => {
+                csn_seen = csn_seen.max(csn * u64::from(*share) / u64::from(u8::MAX));
+                // SAFETY: nothing is looked at before `csn_seen` any more.
+                unsafe { transaction.writer.set_seen(csn_seen) };
+            }
+            Op::Successor => {
+                csn += 1;
+                transaction.commit(&mut model, csn);
+                drop(writer);
+                writer = buffer.writer().unwrap();
+                // SAFETY: as above.
+                unsafe { writer.set_seen(csn_seen) };
+                transaction = Transaction::begin(&mut writer, &model);
+            }
             Op::Abort => {
                 transaction.levels.truncate(1);
                 transaction.abort_level(&mut model);
@@ -356,7 +379,7 @@ fn run(ops: &[Op], probes: &[Vec<u8>]) {
         }
     }
     check_own(transaction.writer, &model, probes);
-    for at in 0..=csn + 1 {
+    for at in csn_seen..=csn + 1 {
         check(&buffer, &model, probes, at);
     }
     assert_eq!(
@@ -573,4 +596,62 @@ fn an_own_cursor_sees_keys_inserted_around_its_window() {
         }
         assert_eq!(seen, keys, "distance {distance}");
     }
+}
+
+/// What nobody reads any more is overwritten: no memory is taken, but the buffer fills, as the log does. What somebody reads stays.
+#[test]
+fn values_that_are_overwritten_take_no_memory_without_readers() {
+    const KEYS: u64 = 100;
+    const ROUNDS: u64 = 1000;
+    let buffer = buffer();
+    let mut writer = buffer.writer().unwrap();
+    let round = |writer: &mut BufferWriter, csn: u64, readers_see: u64| {
+        // SAFETY: nothing is looked at before `readers_see`.
+        unsafe { writer.set_seen(readers_see) };
+        let mut pushed = Vec::new();
+        for number in 0..KEYS {
+            let value = (csn + number).to_le_bytes();
+            let key = number.to_be_bytes();
+            let floor = Watermark::default();
+            let (_, outcome) = writer.put(&key, Kind::Value, &value, floor).unwrap();
+            assert!(outcome.pushed);
+            pushed.push(outcome.version);
+        }
+        for version in pushed {
+            writer.stamp(version, csn);
+        }
+    };
+    let check = |csn: u64| {
+        for number in 0..KEYS {
+            let value = (csn + number).to_le_bytes();
+            let found = buffer.get(&number.to_be_bytes(), csn);
+            assert_eq!(found, Found::Value(&value));
+        }
+    };
+    round(&mut writer, 1, 0);
+    let (first, used) = (buffer.stats().bytes, buffer.arena().bytes_used());
+    for csn in 2..ROUNDS {
+        round(&mut writer, csn, csn - 1);
+        check(csn);
+        // A reader of the commit before.
+        check(csn - 1);
+    }
+    assert_eq!(buffer.stats().bytes, first);
+    let version_bytes = 16 + 8;
+    let charged = buffer.arena().bytes_used() - used;
+    assert!(charged >= (ROUNDS - 3) * KEYS * version_bytes, "{charged}");
+    // A reader stays at commit `ROUNDS - 1`.
+    for csn in ROUNDS..ROUNDS + 100 {
+        round(&mut writer, csn, ROUNDS - 1);
+        check(csn);
+    }
+    (ROUNDS - 1..ROUNDS + 100).for_each(check);
+    let held = buffer.stats().bytes;
+    assert!(held > first + 90 * KEYS * version_bytes, "{held}");
+    // It is gone. The versions that were made for it stay, the last two are used again.
+    for csn in ROUNDS + 100..2 * ROUNDS {
+        round(&mut writer, csn, csn - 1);
+        check(csn);
+    }
+    assert_eq!(buffer.stats().bytes, held);
 }

@@ -1,9 +1,11 @@
-//! Real threads: readers check that every snapshot is consistent while the writer inserts, overwrites, aborts and deletes ranges.
+//! Real threads: readers check that every snapshot is consistent while the writer inserts, overwrites, aborts and deletes ranges. It uses
+//! memory again as soon as the readers let it.
 //!
 //! `PSITRI_STRESS_SECONDS` makes it run longer than the default of two seconds.
 #![cfg(not(loom))]
 
-use psitri::buffer::{Arena, Found, KeyspaceBuffer, Kind};
+use psitri::buffer::{Arena, Found, KeyspaceBuffer, Kind, Watermark};
+use psitri::pins::Registry;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -49,6 +51,7 @@ fn every_snapshot_conserves_the_total() {
 fn one_generation(seed: u64, until: Instant) {
     let buffer = KeyspaceBuffer::new(Arc::new(Arena::new(16 << 20).unwrap()));
     let visible = AtomicU64::new(0);
+    let readers = Registry::new(Box::new(()));
     let stop = AtomicBool::new(false);
     let mut writer = buffer.writer().unwrap();
     let floor = writer.watermark();
@@ -61,12 +64,12 @@ fn one_generation(seed: u64, until: Instant) {
     visible.store(1, Ordering::Release);
     std::thread::scope(|scope| {
         for reader in 0..2 {
-            let (buffer, visible, stop) = (&buffer, &visible, &stop);
+            let (buffer, visible, readers, stop) = (&buffer, &visible, &readers, &stop);
             scope.spawn(move || {
                 let mut rounds = 0u64;
                 // At least once, also where the scheduler lets no reader in before the writer is done.
                 loop {
-                    let csn = visible.load(Ordering::Acquire);
+                    let (_pin, csn) = readers.acquire(|| visible.load(Ordering::SeqCst));
                     let points: i64 = (0..ACCOUNTS)
                         .map(|number| balance(buffer.get(&account(number), csn)))
                         .sum();
@@ -115,7 +118,11 @@ fn one_generation(seed: u64, until: Instant) {
             let amount = random.random_range(1..100i64);
             let abort = random.random_bool(0.1);
             let next = csn + 1;
-            let floor = writer.watermark();
+            let floor = Watermark::default();
+            if random.random_bool(0.5) {
+                // SAFETY: the readers have pins.
+                unsafe { writer.set_seen(readers.seen_by_all(visible.load(Ordering::Acquire))) };
+            }
             let mut touched = Vec::new();
             let tombstone = next
                 .is_multiple_of(100)

@@ -6,6 +6,7 @@
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use psitri::buffer::{Arena, BufferWriter, Found, KeyspaceBuffer, Kind, Watermark};
+use psitri::pins::Registry;
 use std::sync::Arc;
 
 fn buffer() -> Arc<KeyspaceBuffer> {
@@ -208,6 +209,38 @@ fn a_range_tombstone_becomes_visible_with_the_published_number() {
         let tombstone = writer.add_range_tombstone(b"x", Some(b"z"));
         writer.stamp_range_tombstone(&tombstone, 2);
         visible.store(2, Ordering::Release);
+        reader.join().unwrap();
+    });
+}
+
+/// A value that is overwritten again and again, in memory that is used again: a reader sees that of its number, for as long as it looks.
+#[test]
+fn memory_is_not_used_again_while_a_reader_may_look_at_it() {
+    model(|| {
+        let buffer = buffer();
+        let visible = Arc::new(AtomicU64::new(0));
+        let readers = Arc::new(Registry::new(Box::new(())));
+        let mut writer = buffer.writer().unwrap();
+        let floor = Watermark::default();
+        commit(&mut writer, floor, b"x", 1, &visible);
+        commit(&mut writer, floor, b"x", 2, &visible);
+        // An earlier reader leaves its number behind in the cell.
+        drop(readers.acquire(|| visible.load(Ordering::SeqCst)));
+        let reader = {
+            let (buffer, visible, readers) = (buffer.clone(), visible.clone(), readers.clone());
+            thread::spawn(move || {
+                let (_pin, csn) = readers.acquire(|| visible.load(Ordering::SeqCst));
+                let found = buffer.get(b"x", csn);
+                assert_eq!(value(found), Some(csn));
+                thread::yield_now();
+                assert_eq!(value(found), Some(csn));
+            })
+        };
+        for csn in 3..=5 {
+            // SAFETY: the reader has a pin.
+            unsafe { writer.set_seen(readers.seen_by_all(visible.load(Ordering::Acquire))) };
+            commit(&mut writer, floor, b"x", csn, &visible);
+        }
         reader.join().unwrap();
     });
 }

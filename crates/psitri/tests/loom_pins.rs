@@ -71,7 +71,7 @@ fn two_readers_take_different_cells_and_a_pin_may_end_elsewhere() {
         let other = {
             let registry = registry.clone();
             thread::spawn(move || {
-                let (pin, ()) = registry.acquire_raw(|| ());
+                let (pin, _) = registry.acquire_raw(|| 0);
                 pin
             })
         };
@@ -100,12 +100,12 @@ fn two_readers_take_different_cells_and_a_pin_may_end_elsewhere() {
 fn what_is_read_with_a_pin_is_not_older_than_its_state() {
     loom::model(|| {
         let registry = Arc::new(Registry::new(state(0).0));
-        let csn = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+        let csn = Arc::new(loom::sync::atomic::AtomicU64::new(0));
         let reader = {
             let (registry, csn) = (registry.clone(), csn.clone());
             thread::spawn(move || {
-                let (pin, csn) = registry.acquire(|| csn.load(Ordering::Acquire));
-                assert!(csn >= pin.number);
+                let (pin, csn) = registry.acquire(|| csn.load(Ordering::SeqCst));
+                assert!(csn >= pin.number as u64);
             })
         };
         csn.store(1, Ordering::Release);

@@ -2,8 +2,8 @@
 //! over what is merged and what is still in the buffer, with ranges deleted above and written again. A cursor of the
 //! transaction cannot outlive the next write; a snapshot taken beside it sees nothing of it.
 
-use psitri::{Database, Keyspace, Options, WriteTxn};
-use std::collections::BTreeMap;
+use psitri::{Database, Keyspace, Options, WriteTxn, storage::sim::SimStorage};
+use std::{collections::BTreeMap, sync::Arc};
 
 fn scan(txn: &WriteTxn, keyspace: &Keyspace, backward: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut cursor = txn.cursor(keyspace).unwrap();
@@ -147,7 +147,7 @@ fn other_keyspaces_are_read_as_of_the_begin() {
 fn nested_commits_and_many_operations_survive_the_process() {
     let disk = psitri::storage::sim::SimStorage::new(1);
     let options = || Options::new().idle_flush(std::time::Duration::from_secs(3600));
-    let db = Database::open_on(std::sync::Arc::new(disk.clone()), options()).unwrap();
+    let db = Database::open_on(Arc::new(disk.clone()), options()).unwrap();
     let keyspace = db.create_keyspace("k").unwrap();
     let mut txn = db.begin(&[&keyspace]).unwrap();
     for number in 0..70_000u32 {
@@ -181,7 +181,7 @@ fn nested_commits_and_many_operations_survive_the_process() {
     undone.remove(&keyspace, &151u32.to_be_bytes()).unwrap();
     undone.abort();
     txn.commit().unwrap();
-    let db = Database::open_on(std::sync::Arc::new(disk.process_crash(2)), options()).unwrap();
+    let db = Database::open_on(Arc::new(disk.process_crash(2)), options()).unwrap();
     let keyspace = db.open_keyspace("k").unwrap();
     let snapshot = db.snapshot();
     assert_eq!(snapshot.count(&keyspace, ..).unwrap(), 70_000 - 100 + 2);
@@ -195,4 +195,41 @@ fn nested_commits_and_many_operations_survive_the_process() {
         snapshot.get(&keyspace, &152u32.to_be_bytes()).unwrap(),
         None
     );
+}
+
+/// The first transaction after an opening overwrites what the log put back, in memory that is there already.
+#[test]
+fn a_nested_level_is_undone_after_an_opening() {
+    let options = Options::new();
+    for replayed in 1..4u8 {
+        let storage = SimStorage::new(1);
+        let db = Database::open_on(Arc::new(storage.clone()), options.clone()).unwrap();
+        let ks = db.keyspace("ks").unwrap();
+        for version in 0..replayed {
+            let mut txn = db.begin(&[&ks]).unwrap();
+            txn.upsert(&ks, b"k", &[version; 8]).unwrap();
+            txn.commit().unwrap();
+        }
+        storage.crash_now();
+        drop((ks, db));
+        let storage = storage.process_crash(u64::from(replayed));
+        let db = Database::open_on(Arc::new(storage), options.clone()).unwrap();
+        let ks = db.open_keyspace("ks").unwrap();
+        let mut txn = db.begin(&[&ks]).unwrap();
+        txn.upsert(&ks, b"k", b"outer...").unwrap();
+        for level in [1, 2] {
+            let mut nested = txn.nested();
+            nested.upsert(&ks, b"k", b"nested..").unwrap();
+            if level == 2 {
+                let mut inner = nested.nested();
+                inner.remove(&ks, b"k").unwrap();
+                inner.abort();
+                assert_eq!(nested.get(&ks, b"k").unwrap(), Some(&b"nested.."[..]));
+            }
+            nested.abort();
+            assert_eq!(txn.get(&ks, b"k").unwrap(), Some(&b"outer..."[..]));
+        }
+        txn.commit().unwrap();
+        assert_eq!(db.get(&ks, b"k").unwrap().unwrap(), b"outer...");
+    }
 }

@@ -152,6 +152,12 @@ impl Arena {
         self.populated.store(populated, Ordering::Relaxed);
     }
 
+    /// A chunk without memory, behind all that was handed out.
+    pub(super) fn nothing(&self) -> Chunk {
+        let start = self.next.load(Ordering::Relaxed);
+        Chunk { start, end: start }
+    }
+
     /// Takes between `min_bytes` and `want_bytes` of memory, aligned to a cache line.
     pub(super) fn claim(&self, min_bytes: u64, want_bytes: u64) -> Result<Chunk, BufferError> {
         debug_assert!(min_bytes <= want_bytes);

@@ -2,20 +2,25 @@
 //!
 //! ```text
 //! entry    0 head u32 (shared: newest version, in units; 0 none)   4 key length u32   8 key, padded to 8
-//! version  0 csn u64 (shared)   8 previous u32 (in units; 0 none)  12 kind 4 bits | length 28 bits   16 payload, padded to 8
+//! version  0 csn u64 (shared)   8 previous u32 (shared; in units; 0 none, 1 << 31 none and room)   12 kind 4 bits | length 28 bits
+//!         16 payload, padded to 8
 //! ```
-//! The first version usually lies right behind its entry, in the same cache lines.
+//! The first version usually lies right behind its entry, in the same cache lines. Behind a small one there is room for a second one of
+//! its size: values that are overwritten again and again alternate between the two places, as long as nobody reads what is older.
 //!
 //! # Thread safety
 //! One writer, any number of readers that neither lock nor write.
 //!
 //! # Invariants
 //! 1. Key and key length never change.
-//! 2. `previous` never changes. Along a chain commit sequence numbers do not grow; uncommitted ones come first.
+//! 2. `previous` changes only to 0, when nobody is left to follow it (5), or the room is taken. Along a chain commit sequence numbers do not
+//!    grow; uncommitted ones come first.
 //! 3. A version is written completely before `head` leads to it (release). Its payload, kind and length change afterwards only
 //!    while its commit sequence number is `CSN_UNCOMMITTED`, and nobody but the writer reads them before having seen
 //!    another number there (acquire).
 //! 4. An undone version is unlinked and never used again: a reader may stand on it.
+//! 5. A version that is followed by one which every reader sees, present and coming ones, is used again for the next: readers stop at the
+//!    one that they see.
 //!
 //! # Failure modes
 //! None here; memory is allocated by the caller.
@@ -36,6 +41,10 @@ const PREVIOUS: usize = 8;
 const META: usize = 12;
 const PAYLOAD: usize = 16;
 const LEN_BITS: u32 = 28;
+/// `previous` of a first version with room behind it.
+const ROOM: u32 = 1 << 31;
+/// Payloads up to this size have room behind their first version.
+const ROOM_PAYLOAD_BYTES_MAX: usize = 16;
 /// Longest payload of a version. Values of this size belong elsewhere long before.
 pub(super) const PAYLOAD_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 
@@ -95,6 +104,12 @@ pub(super) fn entry_bytes(key_len: usize) -> usize {
 #[inline(always)]
 pub(super) fn version_bytes(payload_len: usize) -> usize {
     PAYLOAD + payload_len.next_multiple_of(UNIT_BYTES)
+}
+
+/// Whether there is to be room for another version behind the first one of an entry. Few delete a key twice.
+#[inline(always)]
+pub(super) fn wants_room(kind: Kind, payload: &[u8]) -> bool {
+    kind == Kind::Value && payload.len() <= ROOM_PAYLOAD_BYTES_MAX
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -199,7 +214,7 @@ impl<'a> Version<'a> {
         }
     }
 
-    /// Writes an uncommitted version to `offset` (`version_bytes` fresh bytes).
+    /// Writes an uncommitted version to `offset` (`version_bytes` bytes that are fresh or of no use to anybody).
     #[inline(always)]
     pub fn create(
         memory: Memory<'a>,
@@ -212,9 +227,65 @@ impl<'a> Version<'a> {
         memory
             .a64(offset + CSN)
             .store(CSN_UNCOMMITTED, Ordering::Relaxed);
-        memory.write_u32(offset + PREVIOUS, previous);
+        version.set_previous(previous);
         version.fill(kind, payload);
         version
+    }
+
+    /// The first version of an entry. If it has room: `version_bytes` for another one lie behind it.
+    #[inline(always)]
+    pub fn create_first(
+        memory: Memory<'a>,
+        offset: usize,
+        has_room: bool,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Version<'a> {
+        let previous = if has_room { ROOM } else { 0 };
+        Version::create(memory, offset, previous, kind, payload)
+    }
+
+    /// Makes the version that follows this one where it needs no fresh memory, if it fits: in the room behind this one, or in place of the one before it,
+    /// if all readers see this one (`csn`, up to `csn_seen`).
+    #[inline(always)]
+    pub fn create_next_near(
+        self,
+        csn: u64,
+        csn_seen: u64,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Option<Version<'a>> {
+        let previous = self.previous_word();
+        let at = if previous == ROOM {
+            if payload.len() > self.capacity() {
+                return None;
+            }
+            self.at + version_bytes(self.len())
+        } else {
+            if previous == 0 || csn > csn_seen {
+                return None;
+            }
+            let before = Version::of(self.memory, VersionRef(previous));
+            if payload.len() > before.capacity() {
+                return None;
+            }
+            before.at
+        };
+        self.set_previous(0);
+        let this = self.reference().0;
+        Some(Version::create(self.memory, at, this, kind, payload))
+    }
+
+    #[inline(always)]
+    fn set_previous(self, previous: u32) {
+        self.memory
+            .a32(self.at + PREVIOUS)
+            .store(previous, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn previous_word(self) -> u32 {
+        self.memory.a32(self.at + PREVIOUS).load(Ordering::Relaxed)
     }
 
     /// Writes kind and payload. Only while the version is uncommitted (invariant 3), and within its capacity.
@@ -245,7 +316,7 @@ impl<'a> Version<'a> {
 
     #[inline(always)]
     pub fn previous(self) -> u32 {
-        self.memory.read_u32(self.at + PREVIOUS)
+        self.previous_word() & !ROOM
     }
 
     #[inline(always)]

@@ -5,16 +5,18 @@
 //!
 //! # Invariants
 //! 1. One writer a buffer (`KeyspaceBuffer::has_writer`), so plain reads of what only the writer changes are up to date.
-//! 2. Within one writer, and from a writer to its successor, memory is handed out at growing offsets. A version is of the present
-//!    nesting level exactly if it lies at or above the watermark that was taken when the level began.
+//! 2. Within one writer, and from a writer to its successor, memory is handed out at growing offsets. An uncommitted version that lies at or
+//!    above the watermark that was taken when a level began is of that level, or of one inside it.
 //! 3. Everything a change needs is allocated before the first visible store, and the last store makes it reachable: a change
 //!    happens completely or, if memory runs out, not at all.
 //! 4. The newest version of an entry is overwritten in place only if it is uncommitted and of the present level: nobody
 //!    else reads its payload (invariant 3 of `entry.rs`), and no outer level wants it back.
+//! 5. A version in memory that was used before, or in the room of another one, may lie below the watermark of its level: then it is not
+//!    overwritten in place, but for the outermost level, whose watermark is the default. There every uncommitted version is of the level.
 //!
 //! # Failure modes
 //! `BufferError::Full`, `KeyTooLong`, `ValueTooLong`. An entry may stay behind without a version: it reads as absent.
-#![allow(unsafe_code)] // own reads, tied to a borrow of the writer
+#![allow(unsafe_code)] // own reads, tied to a borrow of the writer; one `unsafe fn`
 
 use super::KEY_BYTES_MAX;
 use super::arena::{Chunk, LINE_BYTES, Memory, UNIT_BYTES};
@@ -22,7 +24,7 @@ use super::cursor::{BufferCursor, mismatch};
 use super::directory::{self, Table};
 use super::entry::{
     CSN_UNCOMMITTED, Entry, EntryRef, Found, Kind, LARGE_BYTES, PAYLOAD_BYTES_MAX, Version,
-    VersionRef, entry_bytes, version_bytes,
+    VersionRef, entry_bytes, version_bytes, wants_room,
 };
 use super::error::BufferError;
 use super::keyspace::{KeyspaceBuffer, hash_of};
@@ -32,12 +34,17 @@ use crate::sync::{Arc, AtomicU32, Ordering};
 
 /// Keys whose last bytes are no further apart than this are taken for neighbours in a sequence.
 const SEQUENCE_GAP_MAX: u8 = 8;
+/// Memory that was used again is charged in portions.
+const CHARGE_BYTES: u64 = 1 << 10;
+/// Versions are written before it is asked again what all readers see.
+const SEEN_VERSIONS_MAX: u32 = 256;
 const CHUNK_BYTES_MIN: u64 = 1 << 10;
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
 /// What a range tombstone takes beside its bounds, about: itself, its set, its places in the runs that were folded.
 const RANGE_TOMBSTONE_BYTES: u64 = 512;
 
-/// A moment in the life of a writer. Versions written later lie above it.
+/// A moment in the life of a writer. Versions written later lie above it, but for those in memory that was used before. The default: the
+/// outermost level, to which all uncommitted versions belong.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watermark(u32);
 
@@ -58,6 +65,14 @@ pub struct BufferWriter {
     chunk_bytes_next: u64,
     /// The entry inserted last; 0 before there is one.
     newest: EntryRef,
+    /// A commit that all readers see.
+    csn_seen: u64,
+    /// Versions until it is out of date.
+    seen_versions_left: u32,
+    /// Memory that was used again and is not charged yet.
+    reused_bytes: u64,
+    /// Whether there is room for a second version behind small first ones.
+    leaves_room: bool,
 }
 
 /// Where a child reference is kept: byte offset in the arena, or the root.
@@ -70,10 +85,39 @@ impl BufferWriter {
         }
         Some(BufferWriter {
             buffer: buffer.clone(),
-            chunk: Chunk { start: 0, end: 0 },
+            chunk: buffer.arena().nothing(),
             chunk_bytes_next: CHUNK_BYTES_MIN,
             newest: EntryRef(0),
+            csn_seen: 0,
+            seen_versions_left: 0,
+            reused_bytes: 0,
+            leaves_room: true,
         })
+    }
+
+    /// A writer that puts back what a log has: it leaves no room behind versions, so that it needs no more memory than those who wrote the log. Nobody
+    /// reads beside it.
+    pub fn for_replay(mut self) -> BufferWriter {
+        self.leaves_room = false;
+        self.csn_seen = CSN_UNCOMMITTED - 1;
+        self
+    }
+
+    /// Whether a later commit than [`BufferWriter::set_seen`] was told is probably seen by all readers.
+    #[inline(always)]
+    pub fn wants_seen(&self) -> bool {
+        self.seen_versions_left == 0
+    }
+
+    /// Tells a commit that all readers see, present and coming ones. An earlier one than before takes nothing back.
+    ///
+    /// # Safety
+    /// Versions older than what that commit left are overwritten from now on: nobody looks, or will look, at an earlier commit, or holds
+    /// what was found at one.
+    pub unsafe fn set_seen(&mut self, csn: u64) {
+        debug_assert!(csn < CSN_UNCOMMITTED);
+        self.csn_seen = self.csn_seen.max(csn);
+        self.seen_versions_left = SEEN_VERSIONS_MAX;
     }
 
     /// The buffer.
@@ -108,7 +152,7 @@ impl BufferWriter {
         floor: Watermark,
     ) -> Result<(EntryRef, WriteOutcome), BufferError> {
         check_payload(kind, payload)?;
-        let entry = self.find_or_insert(key, version_bytes(payload.len()))?;
+        let entry = self.find_or_insert(key, self.first_bytes(kind, payload))?;
         Ok((entry, self.write(entry, kind, payload, floor)?))
     }
 
@@ -123,10 +167,18 @@ impl BufferWriter {
         floor: Watermark,
     ) -> Result<WriteOutcome, BufferError> {
         check_payload(kind, payload)?;
-        let head = Entry::of(self.memory(), entry).head();
-        if head != 0 && head >= floor.0 {
-            let newest = Version::of(self.memory(), VersionRef(head));
-            if newest.csn() == CSN_UNCOMMITTED && payload.len() <= newest.capacity() {
+        let memory = self.buffer.memory();
+        let head = Entry::of(memory, entry).head();
+        self.seen_versions_left = self.seen_versions_left.saturating_sub(1);
+        let version = if head == 0 {
+            let bytes = self.first_bytes(kind, payload);
+            let has_room = bytes > version_bytes(payload.len());
+            let at = self.allocate(bytes)?;
+            Version::create_first(self.memory(), at, has_room, kind, payload).reference()
+        } else {
+            let newest = Version::of(memory, VersionRef(head));
+            let csn = newest.csn();
+            if csn == CSN_UNCOMMITTED && head >= floor.0 && payload.len() <= newest.capacity() {
                 // Invariant 4.
                 newest.fill(kind, payload);
                 return Ok(WriteOutcome {
@@ -134,15 +186,40 @@ impl BufferWriter {
                     pushed: false,
                 });
             }
-        }
-        let at = self.allocate(version_bytes(payload.len()))?;
-        let memory = self.memory();
-        let version = Version::create(memory, at, head, kind, payload).reference();
-        Entry::of(memory, entry).set_head(version.0);
+            match newest.create_next_near(csn, self.csn_seen, kind, payload) {
+                Some(version) => {
+                    let version = version.reference();
+                    self.charge(version_bytes(payload.len()));
+                    version
+                }
+                None => {
+                    let at = self.allocate(version_bytes(payload.len()))?;
+                    Version::create(self.memory(), at, head, kind, payload).reference()
+                }
+            }
+        };
+        Entry::of(self.memory(), entry).set_head(version.0);
         Ok(WriteOutcome {
             version,
             pushed: true,
         })
+    }
+
+    /// Bytes of the first version of an entry, with the room behind it.
+    #[inline(always)]
+    fn first_bytes(&self, kind: Kind, payload: &[u8]) -> usize {
+        let rooms = self.leaves_room && wants_room(kind, payload);
+        version_bytes(payload.len()) << u32::from(rooms)
+    }
+
+    /// Memory that was used again fills the buffer as fresh memory does: the log grows by it, and is let go of when the buffer is merged.
+    #[inline(always)]
+    fn charge(&mut self, bytes: usize) {
+        self.reused_bytes += bytes as u64;
+        if self.reused_bytes >= CHARGE_BYTES {
+            self.buffer.arena().charge(self.reused_bytes);
+            self.reused_bytes = 0;
+        }
     }
 
     /// Takes back the newest version of an entry, which must be uncommitted. Undo several in reverse order.

@@ -31,6 +31,7 @@ use crate::{
     Durability, Keyspace, Result,
     buffer::Watermark,
     database::DatabaseCore,
+    engine::Engine,
     error::Error,
     expiry::Moment,
     keyspace::{KeyspaceCore, WriterGuard},
@@ -220,7 +221,7 @@ impl WriteTxn {
         let engine = &self.db.engine;
         let (pin, csn) = engine
             .states
-            .acquire_raw(|| engine.visible_csn.load(Ordering::Acquire));
+            .acquire_raw(|| engine.visible_csn.load(Ordering::SeqCst));
         self.unpin();
         self.csn = csn;
         let state = self.pin.insert(pin);
@@ -285,7 +286,7 @@ impl WriteTxn {
             let mut fresh = stood_aside;
             for part in &mut self.parts {
                 part.core.generation_open.store(generation.id, told);
-                fresh |= part.enter(generation);
+                fresh |= part.enter(generation, &self.db.engine);
             }
             // A buffer that was made after its generation was frozen might be overlooked by the merge, or be in its hands.
             if !fresh || self.db.engine.generation_active.load(Ordering::SeqCst) == generation.id {
@@ -388,7 +389,8 @@ impl WriteTxn {
 
 impl Part {
     /// Makes the writer write to `generation`. True if the keyspace had no buffer there before.
-    fn enter(&mut self, generation: &Generation) -> bool {
+    #[inline]
+    fn enter(&mut self, generation: &Generation, engine: &Engine) -> bool {
         let mut fresh = false;
         if self.guard.generation != generation.id || self.guard.buffer.is_none() {
             fresh = generation.buffer(self.slot).is_none();
@@ -399,12 +401,15 @@ impl Part {
             self.guard.buffer = Some(buffer.writer().expect("the write lock is held"));
             self.guard.generation = generation.id;
         }
-        self.floor = self
-            .guard
-            .buffer
-            .as_ref()
-            .expect("just entered")
-            .watermark();
+        let writer = self.guard.buffer.as_mut().expect("just entered");
+        if writer.wants_seen() {
+            #[expect(unsafe_code, reason = "readers are known to the engine")]
+            // SAFETY: whoever reads the buffers has a pin, which is as old as the commit that he looks at, or older.
+            unsafe {
+                writer.set_seen(engine.seen_by_all());
+            }
+        }
+        self.floor = Watermark::default();
         fresh
     }
 }
