@@ -247,7 +247,7 @@ fn pin_acquire_release(bencher: Bencher<'_, '_>) {
     let registry = pins::Registry::new(Box::new(1u64));
     let csn = sync::AtomicU64::new(1);
     bencher.bench(|| {
-        let (pin, csn) = registry.acquire(|| csn.load(sync::Ordering::SeqCst));
+        let (pin, csn) = registry.acquire(&csn);
         black_box(*pin + csn)
     });
 }

@@ -92,19 +92,19 @@ impl<T> Registry<T> {
         registry
     }
 
-    /// Pins the current state, and the number of the newest commit, which `newest` reads (`SeqCst`): after the state was announced and before it is
-    /// confirmed to be current (and again if it was not), so the commit belongs to that state or is newer.
+    /// Pins the current state, and reads the number of the newest commit: after the state was announced and before it is confirmed to be current
+    /// (and again if it was not), so the commit belongs to that state or is newer.
     #[inline]
-    pub fn acquire(&self, newest: impl FnMut() -> u64) -> (Pin<'_, T>, u64) {
+    pub fn acquire(&self, newest: &AtomicU64) -> (Pin<'_, T>, u64) {
         let (raw, csn) = self.acquire_raw(newest);
         let registry = std::marker::PhantomData;
         (Pin { raw, registry }, csn)
     }
 
-    /// Pins the current state, for those who look at no commit in particular.
+    /// Pins the current state, for those who look at no commit in particular, and not for long: the cell keeps the floor of an earlier owner.
     #[inline]
     pub fn current(&self) -> Pin<'_, T> {
-        let (raw, ()) = self.pin(None, || ());
+        let (raw, _) = self.pin(None);
         let registry = std::marker::PhantomData;
         Pin { raw, registry }
     }
@@ -112,27 +112,28 @@ impl<T> Registry<T> {
     /// As [`Registry::acquire`], without a lifetime: for owners that keep the registry alive by other means. A raw pin that is
     /// never released keeps its state forever, and what commits since have overwritten.
     #[inline]
-    pub fn acquire_raw(&self, mut newest: impl FnMut() -> u64) -> (RawPin<T>, u64) {
-        self.pin(Some(newest()), newest)
+    pub fn acquire_raw(&self, newest: &AtomicU64) -> (RawPin<T>, u64) {
+        self.pin(Some(newest))
     }
 
     #[inline(always)]
-    fn pin<E>(&self, floor: Option<u64>, mut read_extra: impl FnMut() -> E) -> (RawPin<T>, E) {
+    fn pin(&self, newest: Option<&AtomicU64>) -> (RawPin<T>, u64) {
         let mut state = self.current.load(Ordering::Acquire);
         let (index, cell) = self.claim_cell(state);
-        if let Some(floor) = floor {
+        if let Some(newest) = newest {
             // Release: whoever sees it sees that the owner before is done.
+            let floor = newest.load(Ordering::Acquire);
             cell.floor.store(floor, Ordering::Release);
         }
         loop {
             full_fence();
-            let extra = read_extra();
+            let csn = newest.map_or(0, |newest| newest.load(Ordering::SeqCst));
             let now = self.current.load(Ordering::SeqCst);
             if now == state {
                 // SAFETY: states are never null.
                 let state = unsafe { NonNull::new_unchecked(state) };
                 let cell = NonNull::from(&cell.state);
-                return (RawPin { state, cell, index }, extra);
+                return (RawPin { state, cell, index }, csn);
             }
             state = now;
             cell.state.swap(state, Ordering::SeqCst);
@@ -263,7 +264,8 @@ impl<T> Registry<T> {
     fn cell(&self, index: u32) -> Option<&Cell<T>> {
         let (block, at) = block_of(index);
         // SAFETY: null or made by `add_block`, and alive as long as the registry (invariant 4).
-        let block = unsafe { self.blocks.get(block)?.load(Ordering::Acquire).as_ref() }?;
+        // SeqCst, as the claim that follows: a scan that does not see the block comes before both.
+        let block = unsafe { self.blocks.get(block)?.load(Ordering::SeqCst).as_ref() }?;
         block.cells.get(at)
     }
 

@@ -616,7 +616,12 @@ impl Recovery {
         }
         let writer = self.writers[index].get_or_insert_with(|| {
             let writer = generation.buffer_or_new(slot, 0).writer();
-            writer.expect("recovery has the only writer").for_replay()
+            let writer = writer.expect("recovery has the only writer");
+            #[expect(unsafe_code, reason = "the database is not open yet")]
+            // SAFETY: readers come when recovery is finished; it drops its writers before.
+            unsafe {
+                writer.for_replay()
+            }
         });
         Ok(Some(writer))
     }

@@ -54,9 +54,7 @@ pub struct Snapshot {
 impl Snapshot {
     pub(crate) fn new(db: &Arc<DatabaseCore>, mode: ReadMode) -> Snapshot {
         let engine = &db.engine;
-        let (pin, csn) = engine
-            .states
-            .acquire_raw(|| engine.visible_csn.load(Ordering::SeqCst));
+        let (pin, csn) = engine.states.acquire_raw(&engine.visible_csn);
         Snapshot {
             pin: Some(pin),
             csn,

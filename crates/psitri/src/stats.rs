@@ -50,7 +50,7 @@ pub struct Stats {
     pub pending_bytes: u64,
     /// Pages written to the data file since the database was opened.
     pub written_bytes: u64,
-    /// Memory in use by the active buffer.
+    /// How full the active buffer is: memory in use, and what was written to memory that was used before.
     pub buffer_bytes: u64,
     /// What the active buffer takes before it is frozen: [`Options::buffer_bytes`](crate::Options::buffer_bytes).
     pub buffer_bytes_max: u64,
@@ -60,7 +60,7 @@ pub struct Stats {
     pub frozen_buffers_max: u64,
     /// Buffers that cannot be merged because an open transaction holds them back. They are not among those that wait.
     pub blocked_buffers: u64,
-    /// Memory in use by the buffers that wait and by those held back.
+    /// The same as `buffer_bytes`, of the buffers that wait and those held back.
     pub frozen_bytes: u64,
     /// Newest visible commit.
     pub csn: u64,

@@ -8,7 +8,7 @@
 use proptest::prelude::*;
 use psitri::buffer::{
     Arena, BufferError, BufferWriter, CSN_UNCOMMITTED, EntryRef, Found, KEY_BYTES_MAX,
-    KeyspaceBuffer, Kind, TombstoneRef, VersionRef, Watermark,
+    KeyspaceBuffer, Kind, LARGE_BYTES, TombstoneRef, VersionRef, Watermark,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,6 +159,7 @@ impl<'w> Transaction<'w> {
 #[derive(Debug, Clone)]
 enum Op {
     Put(Vec<u8>, Vec<u8>),
+    PutLarge(Vec<u8>, [u8; LARGE_BYTES]),
     Delete(Vec<u8>),
     DeleteRange(Vec<u8>, Option<Vec<u8>>),
     InsertOnly(Vec<u8>),
@@ -193,6 +194,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         20 => (key(), prop::collection::vec(any::<u8>(), 0..20)).prop_map(|(k, v)| Op::Put(k, v)),
+        3 => (key(), any::<[u8; LARGE_BYTES]>()).prop_map(|(k, v)| Op::PutLarge(k, v)),
         5 => key().prop_map(Op::Delete),
         1 => (key(), prop::option::of(key())).prop_map(|(lo, hi)| Op::DeleteRange(lo, hi)),
         1 => key().prop_map(Op::InsertOnly),
@@ -317,6 +319,14 @@ fn run(ops: &[Op], probes: &[Vec<u8>]) {
                     Some(value.clone()),
                 )));
             }
+            Op::PutLarge(key, pointer) => {
+                let entry = transaction.writer.entry(key).unwrap();
+                transaction.write(entry, Kind::Large, pointer);
+                model.log.push(uncommitted(ModelWrite::Point(
+                    key.clone(),
+                    Some(pointer.to_vec()),
+                )));
+            }
             Op::Delete(key) => {
                 let entry = transaction.writer.entry(key).unwrap();
                 transaction.write(entry, Kind::Tombstone, &[]);
@@ -355,6 +365,9 @@ fn run(ops: &[Op], probes: &[Vec<u8>]) {
                 transaction = Transaction::begin(&mut writer, &model);
             }
             Op::Seen(share) => {
+                for at in csn_seen..=csn {
+                    check(&buffer, &model, probes, at);
+                }
                 csn_seen = csn_seen.max(csn * u64::from(*share) / u64::from(u8::MAX));
                 // SAFETY: nothing is looked at before `csn_seen` any more.
                 unsafe { transaction.writer.set_seen(csn_seen) };
@@ -402,7 +415,7 @@ proptest! {
         mut probes in prop::collection::vec(key(), 0..20),
     ) {
         for op in &ops {
-            if let Op::Put(key, _) | Op::Delete(key) | Op::InsertOnly(key) = op {
+            if let Op::Put(key, _) | Op::PutLarge(key, _) | Op::Delete(key) | Op::InsertOnly(key) = op {
                 probes.push(key.clone());
             }
         }
@@ -639,7 +652,9 @@ fn values_that_are_overwritten_take_no_memory_without_readers() {
     assert_eq!(buffer.stats().bytes, first);
     let version_bytes = 16 + 8;
     let charged = buffer.arena().bytes_used() - used;
-    assert!(charged >= (ROUNDS - 3) * KEYS * version_bytes, "{charged}");
+    // The second version is in the room; the last kilobyte may not be charged yet.
+    let reused = (ROUNDS - 3) * KEYS * version_bytes;
+    assert!((reused - 1024..=reused).contains(&charged), "{charged}");
     // A reader stays at commit `ROUNDS - 1`.
     for csn in ROUNDS..ROUNDS + 100 {
         round(&mut writer, csn, ROUNDS - 1);

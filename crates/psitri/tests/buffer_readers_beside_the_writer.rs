@@ -69,7 +69,7 @@ fn one_generation(seed: u64, until: Instant) {
                 let mut rounds = 0u64;
                 // At least once, also where the scheduler lets no reader in before the writer is done.
                 loop {
-                    let (_pin, csn) = readers.acquire(|| visible.load(Ordering::SeqCst));
+                    let (_pin, csn) = readers.acquire(visible);
                     let points: i64 = (0..ACCOUNTS)
                         .map(|number| balance(buffer.get(&account(number), csn)))
                         .sum();

@@ -225,11 +225,11 @@ fn memory_is_not_used_again_while_a_reader_may_look_at_it() {
         commit(&mut writer, floor, b"x", 1, &visible);
         commit(&mut writer, floor, b"x", 2, &visible);
         // An earlier reader leaves its number behind in the cell.
-        drop(readers.acquire(|| visible.load(Ordering::SeqCst)));
+        drop(readers.acquire(&visible));
         let reader = {
             let (buffer, visible, readers) = (buffer.clone(), visible.clone(), readers.clone());
             thread::spawn(move || {
-                let (_pin, csn) = readers.acquire(|| visible.load(Ordering::SeqCst));
+                let (_pin, csn) = readers.acquire(&visible);
                 let found = buffer.get(b"x", csn);
                 assert_eq!(value(found), Some(csn));
                 thread::yield_now();

@@ -71,7 +71,7 @@ fn two_readers_take_different_cells_and_a_pin_may_end_elsewhere() {
         let other = {
             let registry = registry.clone();
             thread::spawn(move || {
-                let (pin, _) = registry.acquire_raw(|| 0);
+                let (pin, _) = registry.acquire_raw(&loom::sync::atomic::AtomicU64::new(0));
                 pin
             })
         };
@@ -104,7 +104,7 @@ fn what_is_read_with_a_pin_is_not_older_than_its_state() {
         let reader = {
             let (registry, csn) = (registry.clone(), csn.clone());
             thread::spawn(move || {
-                let (pin, csn) = registry.acquire(|| csn.load(Ordering::SeqCst));
+                let (pin, csn) = registry.acquire(&csn);
                 assert!(csn >= pin.number as u64);
             })
         };

@@ -142,6 +142,51 @@ fn other_keyspaces_are_read_as_of_the_begin() {
     assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), 0);
 }
 
+/// What a transaction found in a keyspace that it does not write to stays as it was found, however often others overwrite it meanwhile.
+#[test]
+fn what_was_found_in_other_keyspaces_stays() {
+    let db = Options::new().in_memory().unwrap();
+    let [own, other] = ["own", "other"].map(|name| db.create_keyspace(name).unwrap());
+    let key = |number: u64| number.to_be_bytes();
+    let overwrite = |round: u64| {
+        for first in (0..100).step_by(10) {
+            let mut txn = db.begin(&[&other]).unwrap();
+            for number in first..first + 10 {
+                let value = (1000 * round + number).to_le_bytes();
+                txn.upsert(&other, &key(number), &value).unwrap();
+            }
+            let mut nested = txn.nested();
+            nested.upsert(&other, &key(first), b"aborted.").unwrap();
+            nested.remove(&other, &key(first + 1)).unwrap();
+            nested.abort();
+            txn.commit().unwrap();
+        }
+    };
+    let value = |number: u64| (1000 * 9 + number).to_le_bytes();
+    (0..10).for_each(overwrite);
+    let txn = db.begin(&[&own]).unwrap();
+    let found: Vec<_> = (0..50)
+        .map(|number| txn.get(&other, &key(number)).unwrap().unwrap())
+        .collect();
+    let mut cursor = txn.cursor(&other).unwrap();
+    assert!(cursor.seek(&key(50)).unwrap());
+    for round in 10..40 {
+        overwrite(round);
+    }
+    for (number, found) in found.iter().enumerate() {
+        assert_eq!(found, &value(number as u64));
+    }
+    for number in 50..100 {
+        assert_eq!(cursor.key(), key(number));
+        assert_eq!(cursor.value(), value(number));
+        cursor.next().unwrap();
+    }
+    for number in 0..100 {
+        let found = txn.get(&other, &key(number)).unwrap();
+        assert_eq!(found, Some(&value(number)[..]));
+    }
+}
+
 /// Nested changes are in the log; more operations than 16 bits count are, too.
 #[test]
 fn nested_commits_and_many_operations_survive_the_process() {

@@ -14,8 +14,9 @@
 //!    allocator and are stored only in their own nodes.
 //! 2. A word is either *shared* (accessed through `a32`/`a64` only, after initialisation) or *plain* (written before the
 //!    release store that makes its owner reachable, read only after the acquire load that found it).
-//!    The one exception is the payload of an uncommitted version: its writer may rewrite it, because nobody else reads
-//!    payload or length of a version before its commit sequence number.
+//!    There are two exceptions. The payload of an uncommitted version: its writer may rewrite it, because nobody else reads
+//!    payload or length of a version before its commit sequence number. And versions that nobody can look at any more (invariant 5 of
+//!    `entry.rs`), which begin anew.
 //! 3. The mapping lives as long as the `Arena`; `reset` and `release_over` need `&mut`, so no reader exists then.
 //!
 //! # Failure modes
@@ -88,7 +89,8 @@ impl Arena {
         self.next.load(Ordering::Relaxed) + self.charged.load(Ordering::Relaxed)
     }
 
-    /// Counts memory that belongs to the generation but is not in the arena: it fills the buffer all the same.
+    /// Counts what fills the buffer but is not handed out: memory of the generation outside of the arena, and versions in memory that was used
+    /// before.
     pub(super) fn charge(&self, bytes: u64) {
         self.charged.fetch_add(bytes, Ordering::Relaxed);
     }

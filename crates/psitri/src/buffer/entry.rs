@@ -6,7 +6,8 @@
 //!         16 payload, padded to 8
 //! ```
 //! The first version usually lies right behind its entry, in the same cache lines. Behind a small one there is room for a second one of
-//! its size: values that are overwritten again and again alternate between the two places, as long as nobody reads what is older.
+//! its size: a value that is overwritten now and then alternates between the two places, as long as nobody reads what is older. One that
+//! is overwritten sooner than the writer asks what its readers see takes fresh memory.
 //!
 //! # Thread safety
 //! One writer, any number of readers that neither lock nor write.
@@ -17,7 +18,7 @@
 //!    grow; uncommitted ones come first.
 //! 3. A version is written completely before `head` leads to it (release). Its payload, kind and length change afterwards only
 //!    while its commit sequence number is `CSN_UNCOMMITTED`, and nobody but the writer reads them before having seen
-//!    another number there (acquire).
+//!    another number there (acquire); and when it is used again (5).
 //! 4. An undone version is unlinked and never used again: a reader may stand on it.
 //! 5. A version that is followed by one which every reader sees, present and coming ones, is used again for the next: readers stop at the
 //!    one that they see.
@@ -245,8 +246,8 @@ impl<'a> Version<'a> {
         Version::create(memory, offset, previous, kind, payload)
     }
 
-    /// Makes the version that follows this one where it needs no fresh memory, if it fits: in the room behind this one, or in place of the one before it,
-    /// if all readers see this one (`csn`, up to `csn_seen`).
+    /// Makes the version that follows this one where it needs no fresh memory, if it fits: in the room behind this one, or in place of the one
+    /// before it, if all readers see this one (`csn`, up to `csn_seen`). True for the latter.
     #[inline(always)]
     pub fn create_next_near(
         self,
@@ -254,26 +255,24 @@ impl<'a> Version<'a> {
         csn_seen: u64,
         kind: Kind,
         payload: &[u8],
-    ) -> Option<Version<'a>> {
+    ) -> Option<(Version<'a>, bool)> {
         let previous = self.previous_word();
-        let at = if previous == ROOM {
-            if payload.len() > self.capacity() {
-                return None;
-            }
-            self.at + version_bytes(self.len())
-        } else {
-            if previous == 0 || csn > csn_seen {
-                return None;
-            }
+        let has_room = previous == ROOM;
+        let (at, capacity) = if has_room {
+            (self.at + version_bytes(self.len()), self.capacity())
+        } else if previous != 0 && csn <= csn_seen {
             let before = Version::of(self.memory, VersionRef(previous));
-            if payload.len() > before.capacity() {
-                return None;
-            }
-            before.at
+            (before.at, before.capacity())
+        } else {
+            return None;
         };
+        if payload.len() > capacity {
+            return None;
+        }
         self.set_previous(0);
         let this = self.reference().0;
-        Some(Version::create(self.memory, at, this, kind, payload))
+        let next = Version::create(self.memory, at, this, kind, payload);
+        Some((next, !has_room))
     }
 
     #[inline(always)]

@@ -16,7 +16,7 @@
 //!
 //! # Failure modes
 //! `BufferError::Full`, `KeyTooLong`, `ValueTooLong`. An entry may stay behind without a version: it reads as absent.
-#![allow(unsafe_code)] // own reads, tied to a borrow of the writer; one `unsafe fn`
+#![allow(unsafe_code)] // own reads, tied to a borrow of the writer; two `unsafe fn`
 
 use super::KEY_BYTES_MAX;
 use super::arena::{Chunk, LINE_BYTES, Memory, UNIT_BYTES};
@@ -36,15 +36,15 @@ use crate::sync::{Arc, AtomicU32, Ordering};
 const SEQUENCE_GAP_MAX: u8 = 8;
 /// Memory that was used again is charged in portions.
 const CHARGE_BYTES: u64 = 1 << 10;
-/// Versions are written before it is asked again what all readers see.
-const SEEN_VERSIONS_MAX: u32 = 256;
+/// Versions are written before it is asked again what all readers see. Few in tests, so that memory is used again everywhere.
+const SEEN_VERSIONS_MAX: u32 = if cfg!(debug_assertions) { 3 } else { 256 };
 const CHUNK_BYTES_MIN: u64 = 1 << 10;
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
 /// What a range tombstone takes beside its bounds, about: itself, its set, its places in the runs that were folded.
 const RANGE_TOMBSTONE_BYTES: u64 = 512;
 
-/// A moment in the life of a writer. Versions written later lie above it, but for those in memory that was used before. The default: the
-/// outermost level, to which all uncommitted versions belong.
+/// A moment in the life of a writer. Versions written later lie above it, but for those in rooms and in memory that was used before. The
+/// default: the outermost level, to which all uncommitted versions belong.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watermark(u32);
 
@@ -95,9 +95,11 @@ impl BufferWriter {
         })
     }
 
-    /// A writer that puts back what a log has: it leaves no room behind versions, so that it needs no more memory than those who wrote the log. Nobody
-    /// reads beside it.
-    pub fn for_replay(mut self) -> BufferWriter {
+    /// A writer that puts back what a log has: it leaves no room behind versions, so that it needs no more memory than those who wrote the log.
+    ///
+    /// # Safety
+    /// As for [`BufferWriter::set_seen`], with the newest commit there will be: nobody reads the buffer as long as this writer lives.
+    pub unsafe fn for_replay(mut self) -> BufferWriter {
         self.leaves_room = false;
         self.csn_seen = CSN_UNCOMMITTED - 1;
         self
@@ -125,7 +127,7 @@ impl BufferWriter {
         &self.buffer
     }
 
-    /// Take one when a transaction or nested level begins, and pass it to the writes of that level.
+    /// Take one when a nested level begins, and pass it to the writes of that level. The outermost level has the default.
     pub fn watermark(&self) -> Watermark {
         Watermark((self.chunk.start / UNIT_BYTES as u64) as u32)
     }
@@ -187,9 +189,11 @@ impl BufferWriter {
                 });
             }
             match newest.create_next_near(csn, self.csn_seen, kind, payload) {
-                Some(version) => {
+                Some((version, reuses)) => {
                     let version = version.reference();
-                    self.charge(version_bytes(payload.len()));
+                    if reuses {
+                        self.charge(version_bytes(payload.len()));
+                    }
                     version
                 }
                 None => {

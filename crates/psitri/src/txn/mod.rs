@@ -219,9 +219,7 @@ impl WriteTxn {
     /// Pins the current state, in place of an older one.
     fn pin_current(&mut self) -> Result<()> {
         let engine = &self.db.engine;
-        let (pin, csn) = engine
-            .states
-            .acquire_raw(|| engine.visible_csn.load(Ordering::SeqCst));
+        let (pin, csn) = engine.states.acquire_raw(&engine.visible_csn);
         self.unpin();
         self.csn = csn;
         let state = self.pin.insert(pin);
@@ -404,7 +402,8 @@ impl Part {
         let writer = self.guard.buffer.as_mut().expect("just entered");
         if writer.wants_seen() {
             #[expect(unsafe_code, reason = "readers are known to the engine")]
-            // SAFETY: whoever reads the buffers has a pin, which is as old as the commit that he looks at, or older.
+            // SAFETY: whoever reads the buffers has a pin, which is as old as the commit that he looks at, or older; but for merges, which read
+            // buffers without a writer.
             unsafe {
                 writer.set_seen(engine.seen_by_all());
             }
@@ -473,6 +472,54 @@ impl WriteTxn {
             self.db.engine.pager.discard(&private.changes.births);
             self.db.engine.pager.discard(&private.changes.adopted);
             private.changes = Changes::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Database, Options};
+
+    const COUNTERS: u32 = 512;
+
+    /// Overwrites all counters, few in a transaction, and returns what the buffer has taken of its arena.
+    fn round(db: &Database, keyspace: &Keyspace, value: u64) -> u64 {
+        for part in 0..COUNTERS / 8 {
+            let mut txn = db.begin(&[keyspace]).unwrap();
+            for counter in 0..8 {
+                let key = (part * 8 + counter).to_be_bytes();
+                txn.upsert(keyspace, &key, &value.to_le_bytes()).unwrap();
+            }
+            txn.commit().unwrap();
+        }
+        let state = db.core.engine.states.current();
+        let buffer = state.active().buffer(keyspace.core.slot).unwrap();
+        buffer.stats().bytes
+    }
+
+    /// Counters that are overwritten take memory once, and while somebody looks at old ones, each time.
+    #[test]
+    fn overwriting_takes_no_memory_without_readers() {
+        let db = Options::new().in_memory().unwrap();
+        let keyspace = db.create_keyspace("counters").unwrap();
+        let first = round(&db, &keyspace, 0);
+        let chunk_bytes = 256 << 10;
+        let mut alone = 0;
+        for value in 1..200 {
+            alone = round(&db, &keyspace, value);
+        }
+        assert!(alone <= first + chunk_bytes, "{first} then {alone} bytes");
+        let snapshot = db.snapshot();
+        let mut beside = 0;
+        for value in 200..300 {
+            beside = round(&db, &keyspace, value);
+        }
+        let versions = 90 * u64::from(COUNTERS) * 24;
+        assert!(beside > alone + versions, "{alone} then {beside} bytes");
+        for counter in 0..COUNTERS {
+            let found = snapshot.get(&keyspace, &counter.to_be_bytes()).unwrap();
+            assert_eq!(found, Some(&199u64.to_le_bytes()[..]));
         }
     }
 }
