@@ -43,7 +43,7 @@ const META: usize = 12;
 const PAYLOAD: usize = 16;
 const LEN_BITS: u32 = 28;
 /// `previous` of a first version with room behind it.
-const ROOM: u32 = 1 << 31;
+pub(super) const ROOM: u32 = 1 << 31;
 /// Payloads up to this size have room behind their first version.
 const ROOM_PAYLOAD_BYTES_MAX: usize = 16;
 /// Longest payload of a version. Values of this size belong elsewhere long before.
@@ -231,19 +231,6 @@ impl<'a> Version<'a> {
         version.set_previous(previous);
         version.fill(kind, payload);
         version
-    }
-
-    /// The first version of an entry. If it has room: `version_bytes` for another one lie behind it.
-    #[inline(always)]
-    pub fn create_first(
-        memory: Memory<'a>,
-        offset: usize,
-        has_room: bool,
-        kind: Kind,
-        payload: &[u8],
-    ) -> Version<'a> {
-        let previous = if has_room { ROOM } else { 0 };
-        Version::create(memory, offset, previous, kind, payload)
     }
 
     /// Makes the version that follows this one where it needs no fresh memory, if it fits: in the room behind this one, or in place of the one

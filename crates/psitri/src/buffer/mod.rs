@@ -3,7 +3,7 @@
 //! One generation is an [`Arena`] and a [`KeyspaceBuffer`] for each keyspace that was written to. Writers put uncommitted versions
 //! in place, stamp them with the number of their commit, and publish that number; readers see a version when its number is
 //! not above that of their snapshot. Nobody ever waits: the one writer of a buffer changes it by single atomic stores
-//! or by replacing nodes, and nothing is freed before the whole generation is.
+//! or by replacing nodes. Nothing is freed before the whole generation is; versions that nobody can look at any more are overwritten.
 //!
 //! | file | noun |
 //! |---|---|
@@ -13,6 +13,7 @@
 //! | `directory.rs` | hash table for point lookups |
 //! | `keyspace.rs` | a buffer: point lookups |
 //! | `writer.rs` | the one writer of a buffer |
+//! | `writer/insert.rs` | how it inserts keys |
 //! | `cursor.rs` | ordered positions |
 //! | `range_tombstones.rs` | deletions of ranges |
 //!

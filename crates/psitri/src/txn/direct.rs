@@ -57,7 +57,7 @@ impl WriteTxn {
         let private = self.private.as_ref().expect("the transaction is direct");
         for part in &mut self.parts {
             part.guard.buffer = None;
-            part.enter(&private.generation, &self.db.engine);
+            part.enter(&private.generation);
         }
     }
 

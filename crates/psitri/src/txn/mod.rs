@@ -31,7 +31,6 @@ use crate::{
     Durability, Keyspace, Result,
     buffer::Watermark,
     database::DatabaseCore,
-    engine::Engine,
     error::Error,
     expiry::Moment,
     keyspace::{KeyspaceCore, WriterGuard},
@@ -284,11 +283,29 @@ impl WriteTxn {
             let mut fresh = stood_aside;
             for part in &mut self.parts {
                 part.core.generation_open.store(generation.id, told);
-                fresh |= part.enter(generation, &self.db.engine);
+                fresh |= part.enter(generation);
             }
             // A buffer that was made after its generation was frozen might be overlooked by the merge, or be in its hands.
             if !fresh || self.db.engine.generation_active.load(Ordering::SeqCst) == generation.id {
-                return Ok(());
+                break;
+            }
+        }
+        if self.parts.iter_mut().any(|part| part.writer().wants_seen()) {
+            self.tell_seen();
+        }
+        Ok(())
+    }
+
+    /// Tells the writers what all readers see. Those of private buffers, which nobody reads, have no use for it.
+    #[inline(never)]
+    fn tell_seen(&mut self) {
+        let seen = self.db.engine.seen_by_all();
+        for part in &mut self.parts {
+            #[expect(unsafe_code, reason = "readers are known to the engine")]
+            // SAFETY: whoever reads the buffers has a pin, which is as old as the commit that he looks at, or older; but for merges, which read
+            // buffers without a writer.
+            unsafe {
+                part.writer().set_seen(seen);
             }
         }
     }
@@ -387,8 +404,7 @@ impl WriteTxn {
 
 impl Part {
     /// Makes the writer write to `generation`. True if the keyspace had no buffer there before.
-    #[inline]
-    fn enter(&mut self, generation: &Generation, engine: &Engine) -> bool {
+    fn enter(&mut self, generation: &Generation) -> bool {
         let mut fresh = false;
         if self.guard.generation != generation.id || self.guard.buffer.is_none() {
             fresh = generation.buffer(self.slot).is_none();
@@ -398,15 +414,6 @@ impl Part {
             let buffer = generation.buffer_or_new(self.slot, self.guard.entries_last);
             self.guard.buffer = Some(buffer.writer().expect("the write lock is held"));
             self.guard.generation = generation.id;
-        }
-        let writer = self.guard.buffer.as_mut().expect("just entered");
-        if writer.wants_seen() {
-            #[expect(unsafe_code, reason = "readers are known to the engine")]
-            // SAFETY: whoever reads the buffers has a pin, which is as old as the commit that he looks at, or older; but for merges, which read
-            // buffers without a writer.
-            unsafe {
-                writer.set_seen(engine.seen_by_all());
-            }
         }
         self.floor = Watermark::default();
         fresh
