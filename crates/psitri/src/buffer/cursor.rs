@@ -31,6 +31,9 @@ const FRAMES_EXPECTED: usize = 16;
 
 /// Most entries to walk ahead: enough to hide a miss each, few enough to stay in the first cache.
 const AHEAD_MAX: usize = 32;
+/// Fewer entries than these are walked one by one: their node is not worth a look at all of its keys.
+const RUN_MIN: usize = 8;
+
 /// How far in front of its use the newest version of an entry is asked for.
 const VERSION_AHEAD: usize = 6;
 
@@ -43,6 +46,8 @@ struct Ahead {
     entries: [u32; AHEAD_MAX],
     next: usize,
     count: usize,
+    /// Where the walk goes on: in long ranges so far before the end that what it comes to has arrived by the time it is reached.
+    low: usize,
     forward: bool,
     /// How many entries to walk the next time: a short range pays for no more than twice its length.
     want: usize,
@@ -100,6 +105,7 @@ impl<'b> BufferCursor<'b> {
                 entries: [0; AHEAD_MAX],
                 next: 0,
                 count: 0,
+                low: 0,
                 forward: true,
                 want: 1,
                 version_lines: 1,
@@ -211,19 +217,26 @@ impl<'b> BufferCursor<'b> {
             return self.turn(forward);
         }
         let ahead = &mut self.ahead;
-        if ahead.next < ahead.count && ahead.forward == forward {
-            self.entry = ahead.entries[ahead.next];
-            ahead.next += 1;
-            if let Some(&coming) = ahead.entries[..ahead.count].get(ahead.next + VERSION_AHEAD) {
-                Entry::new(self.buffer.memory(), node::offset(coming))
-                    .prefetch_newest(ahead.version_lines);
-            }
-            return true;
+        if ahead.next < ahead.low && ahead.forward == forward {
+            return self.pass();
         }
         self.step_walking(forward)
     }
 
-    /// A step for which the walk has to go on.
+    /// Makes the next entry ahead the present one.
+    #[inline(always)]
+    fn pass(&mut self) -> bool {
+        let ahead = &mut self.ahead;
+        self.entry = ahead.entries[ahead.next];
+        ahead.next += 1;
+        if let Some(&coming) = ahead.entries[..ahead.count].get(ahead.next + VERSION_AHEAD) {
+            Entry::new(self.buffer.memory(), node::offset(coming))
+                .prefetch_newest(ahead.version_lines);
+        }
+        true
+    }
+
+    /// A step for which the walk goes on, if it has not come to the end.
     fn step_walking(&mut self, forward: bool) -> bool {
         if self.entry == 0 {
             return false;
@@ -233,10 +246,18 @@ impl<'b> BufferCursor<'b> {
         }
         let version_bytes = self.present().and_then(Entry::newest_bytes).unwrap_or(0);
         let version_lines = version_bytes.div_ceil(LINE_BYTES);
-        // What is ahead was used up: the walk is at the present entry, or at the end of all.
-        let (want, mut count) = (self.ahead.want, 0);
+        let Ahead {
+            next, count, want, ..
+        } = self.ahead;
         let mut entries = [0; AHEAD_MAX];
+        let left = count - next;
+        entries[..left].copy_from_slice(&self.ahead.entries[next..count]);
+        let mut count = left;
         while count < want && self.walked != 0 {
+            count += self.walk_run(forward, &mut entries[count..want]);
+            if count == want {
+                break;
+            }
             if forward {
                 self.walk_forward();
             } else {
@@ -250,19 +271,27 @@ impl<'b> BufferCursor<'b> {
             }
         }
         // Short ranges are not worth a counter that all readers share.
-        if count == AHEAD_MAX {
-            self.buffer.arena().note_passed(count as u64);
+        if want == AHEAD_MAX {
+            self.buffer.arena().note_passed((count - left) as u64);
         }
-        self.entry = entries[0];
         self.ahead = Ahead {
             entries,
-            next: 1.min(count),
+            next: 0,
             count,
+            low: if self.walked == 0 || want < AHEAD_MAX {
+                count
+            } else {
+                count / 2
+            },
             forward,
             want: (2 * want).min(AHEAD_MAX),
             version_lines: version_lines.clamp(1, VERSION_LINES_MAX),
         };
-        self.entry != 0
+        if count == 0 {
+            self.entry = 0;
+            return false;
+        }
+        self.pass()
     }
 
     /// Finds the neighbour of the present entry from the root.
@@ -298,7 +327,8 @@ impl<'b> BufferCursor<'b> {
         self.frames.clear();
         self.entry = 0;
         self.walked = 0;
-        (self.ahead.next, self.ahead.count, self.ahead.want) = (0, 0, 1);
+        (self.ahead.next, self.ahead.count, self.ahead.low) = (0, 0, 0);
+        self.ahead.want = 1;
         self.entries_seen = self.buffer.entries.load(Ordering::Relaxed);
     }
 
@@ -348,6 +378,35 @@ impl<'b> BufferCursor<'b> {
                 self.node(sibling).prefetch_children();
             }
         }
+    }
+
+    /// Goes on over the siblings of the entry as far as they are entries, into `entries`. Returns how many they are, which may be 0: single
+    /// steps lead on.
+    #[inline]
+    fn walk_run(&mut self, forward: bool, entries: &mut [u32]) -> usize {
+        let memory = self.buffer.memory();
+        let Some(frame) = self.frames.last_mut() else {
+            return 0;
+        };
+        let node = Node::new(memory, frame.node);
+        let leads_to_entry = match frame.coming {
+            Coming::Forward(coming) | Coming::Backward(coming) => {
+                coming.is_some_and(|(_, child)| node::is_entry(child))
+            }
+            Coming::Unknown => true,
+        };
+        if !leads_to_entry || entries.len() < RUN_MIN || !node.has_runs() {
+            return 0;
+        }
+        let (count, position) = node.run(frame.position, forward, entries);
+        if count > 0 {
+            for &entry in &entries[..count] {
+                memory.prefetch(node::offset(entry));
+            }
+            self.walked = entries[count - 1];
+            (frame.position, frame.coming) = (position, Coming::Unknown);
+        }
+        count
     }
 
     /// Goes to the first entry behind the place that the frames lead to.

@@ -230,17 +230,8 @@ impl<'a> Node<'a> {
         if self.tag != TAG_N256 {
             return self.nearest(least as u8, 0);
         }
-        let mut word = (least / 64) as usize;
-        let mut bits = self.bitmap(word) & (u64::MAX << (least % 64));
-        while bits == 0 {
-            word += 1;
-            if word == 4 {
-                return None;
-            }
-            bits = self.bitmap(word);
-        }
-        let byte = 64 * word as u32 + bits.trailing_zeros();
-        Some((1 + byte, self.child(byte as u8)))
+        let byte = byte_from(least, |word| self.bitmap(word))?;
+        Some((1 + Position::from(byte), self.child(byte)))
     }
 
     /// The last child at or before a position.
@@ -261,14 +252,8 @@ impl<'a> Node<'a> {
             // The greatest byte up to `most` is the one whose complement is the least from the complement of `most` on.
             return self.nearest(!(most as u8), 0xff);
         }
-        let mut word = (most / 64) as usize;
-        let mut bits = self.bitmap(word) & (u64::MAX >> (63 - most % 64));
-        while bits == 0 {
-            word = word.checked_sub(1)?;
-            bits = self.bitmap(word);
-        }
-        let byte = 64 * word as u32 + 63 - bits.leading_zeros();
-        Some((1 + byte, self.child(byte as u8)))
+        let byte = byte_up_to(most, |word| self.bitmap(word))?;
+        Some((1 + Position::from(byte), self.child(byte)))
     }
 
     /// The child whose key, with the bits of `flip` inverted, is the least at or above `least`. Not for N256.
@@ -325,6 +310,59 @@ impl<'a> Node<'a> {
             left = left.saturating_sub(8);
             at += 8;
         }
+    }
+
+    /// Whether [`Node::run`] is worth it: many children can be entries in a row.
+    #[inline(always)]
+    pub fn has_runs(self) -> bool {
+        self.tag >= TAG_N32
+    }
+
+    /// Puts the children behind (before) a position into `run`, in order, as long as they are entries and there is room. Says how many, and
+    /// the position of the last one. The terminal is left out.
+    ///
+    /// One look at the keys serves them all; [`Node::next`] and [`Node::prev`] look at them for every child.
+    pub fn run(self, mut position: Position, forward: bool, run: &mut [u32]) -> (usize, Position) {
+        let mut slots = [0u8; 256];
+        let mut present = [0u64; 4];
+        let mut children = self.at + N256_CHILDREN;
+        if self.tag == TAG_N256 {
+            present = [0, 1, 2, 3].map(|word| self.bitmap(word));
+        } else {
+            children = self.at + KEYS + capacity(self.tag);
+            let mut slot = 0;
+            self.for_each_key(|byte| {
+                present[usize::from(byte / 64)] |= 1 << (byte % 64);
+                slots[usize::from(byte)] = slot;
+                slot += 1;
+            });
+        }
+        let mut count = 0;
+        while count < run.len() {
+            let byte = match forward {
+                true => byte_from(position, |word| present[word]),
+                // Before the child of byte 0 there is the terminal.
+                false => position
+                    .checked_sub(2)
+                    .and_then(|most| byte_up_to(most, |word| present[word])),
+            };
+            let Some(byte) = byte else {
+                break;
+            };
+            let slot = match self.tag {
+                TAG_N256 => byte,
+                _ => slots[usize::from(byte)],
+            };
+            let slot = self.memory.a32(children + 4 * usize::from(slot));
+            let child = slot.load(Ordering::Acquire);
+            if !is_entry(child) {
+                break;
+            }
+            run[count] = child;
+            count += 1;
+            position = 1 + Position::from(byte);
+        }
+        (count, position)
     }
 
     /// Asks for the first line of every child, if they are few.
@@ -502,6 +540,36 @@ fn equal_mask_portable(keys: [u64; 2], byte: u8) -> u32 {
     mask
 }
 
+/// The least byte from `least` on in a bitmap of four words.
+#[inline(always)]
+fn byte_from(least: u32, word_at: impl Fn(usize) -> u64) -> Option<u8> {
+    let mut word = (least / 64) as usize;
+    if word == 4 {
+        return None;
+    }
+    let mut bits = word_at(word) & (u64::MAX << (least % 64));
+    while bits == 0 {
+        word += 1;
+        if word == 4 {
+            return None;
+        }
+        bits = word_at(word);
+    }
+    Some(64 * word as u8 + bits.trailing_zeros() as u8)
+}
+
+/// The greatest byte up to `most` in a bitmap of four words.
+#[inline(always)]
+fn byte_up_to(most: u32, word_at: impl Fn(usize) -> u64) -> Option<u8> {
+    let mut word = (most / 64) as usize;
+    let mut bits = word_at(word) & (u64::MAX >> (63 - most % 64));
+    while bits == 0 {
+        word = word.checked_sub(1)?;
+        bits = word_at(word);
+    }
+    Some(64 * word as u8 + 63 - bits.leading_zeros() as u8)
+}
+
 /// The least of the first `count` bytes at or above `least`, and its index; every byte is inverted by `flip` first.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
@@ -549,6 +617,8 @@ fn least_from_portable(keys: [u64; 2], count: usize, least: u8, flip: u8) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(not(loom))]
+    use crate::buffer::arena::Arena;
 
     #[test]
     fn byte_search_finds_the_lowest_match() {
@@ -568,6 +638,59 @@ mod tests {
             assert_eq!(lowest_zero_byte32(word), position as usize);
         }
         assert!(lowest_zero_byte32(0x0101_0101) >= 4);
+    }
+
+    /// A run has what single steps give, from any position and for any room, in all kinds of nodes, with children of both kinds.
+    #[test]
+    #[cfg(not(loom))]
+    fn a_run_is_what_single_steps_give() {
+        let random = |seed: u32| seed.wrapping_mul(0x9e37_79b9).rotate_left(13);
+        for children in [2u32, 4, 5, 16, 17, 32, 33, 48, 49, 100, 256] {
+            for seed in 0..20 {
+                let arena = Arena::new(1 << 16).unwrap();
+                let mut bytes: Vec<u32> = (0..256).collect();
+                bytes.sort_by_key(|byte| random(random(256 * seed + byte)));
+                let mut at = 64;
+                let mut node = Node::create(arena.memory(), at, 0, 0);
+                let terminal = (seed % 2) * entry_reference(1 << 15);
+                if terminal != 0 {
+                    node.add(0, terminal);
+                }
+                for &byte in &bytes[..children as usize] {
+                    if !node.has_room() {
+                        at += 2048;
+                        node = node.grow(at);
+                    }
+                    // Every eighth child is a node, or none is.
+                    let is_node = seed % 4 > 1 && random(byte + seed).is_multiple_of(8);
+                    let child_at = 1024 * 40 + 8 * byte as usize;
+                    let tag = if is_node { TAG_N4 } else { TAG_ENTRY };
+                    node.add(1 + byte, make(child_at, tag));
+                }
+                for position in 0..=256 {
+                    for room in [1, 8, 31, 300] {
+                        let mut run = vec![0; room];
+                        for forward in [true, false] {
+                            let step = |from: Position| match forward {
+                                true => node.next(from + 1),
+                                false => node.prev(from.checked_sub(1)?),
+                            };
+                            let (mut expected, mut last) = (Vec::new(), position);
+                            while expected.len() < room
+                                && let Some((next, child)) = step(last)
+                                && next != 0
+                                && is_entry(child)
+                            {
+                                expected.push(child);
+                                last = next;
+                            }
+                            let (count, end) = node.run(position, forward, &mut run);
+                            assert_eq!((&run[..count], end), (&expected[..], last));
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]
