@@ -7,9 +7,11 @@
 
 use proptest::prelude::*;
 use psitri::buffer::{
-    Arena, BufferError, BufferWriter, CSN_UNCOMMITTED, EntryRef, Found, KEY_BYTES_MAX,
-    KeyspaceBuffer, Kind, LARGE_BYTES, TombstoneRef, VersionRef, Watermark,
+    Arena, BufferCursor, BufferError, BufferWriter, CSN_UNCOMMITTED, EntryRef, Found,
+    KEY_BYTES_MAX, KeyspaceBuffer, Kind, LARGE_BYTES, TombstoneRef, VersionRef, Watermark,
 };
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -576,9 +578,89 @@ fn a_cursor_turns_anywhere() {
     }
 }
 
+/// Keys that end at nodes, nodes of all sizes, and children of both kinds side by side; the moves, and clones in the middle of them, are
+/// compared with those in a sorted list.
+#[test]
+fn cursors_walk_at_random_over_nodes_of_all_sizes() {
+    let mut random = SmallRng::seed_from_u64(1);
+    for (count, bytes, len_max) in [
+        (300, 60, 2),
+        (600, 20, 4),
+        (1000, 256, 3),
+        (2000, 50, 3),
+        (3000, 256, 2),
+    ] {
+        let buffer = buffer();
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..count {
+            let len = random.random_range(1..=len_max);
+            let key = (0..len).map(|_| random.random_range(0..bytes) as u8);
+            keys.push(key.collect());
+        }
+        for key in &keys {
+            writer.put(key, Kind::Value, &[], floor).unwrap();
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let check = |cursor: &BufferCursor, at: Option<usize>| {
+            assert_eq!(cursor.is_valid(), at.is_some());
+            assert_eq!(cursor.key(), at.map_or(&[][..], |at| &keys[at]));
+        };
+        // Cursors, and the place of the entry of each among the keys.
+        let mut walks = vec![(buffer.cursor(), None::<usize>)];
+        for _ in 0..3000 {
+            let chosen = random.random_range(0..walks.len());
+            let (mut cursor, mut at) = walks.swap_remove(chosen);
+            let wanted = &keys[random.random_range(0..keys.len())];
+            match random.random_range(0..8) {
+                0 => {
+                    cursor.first();
+                    at = Some(0);
+                }
+                1 => {
+                    cursor.last();
+                    at = Some(keys.len() - 1);
+                }
+                2 => {
+                    cursor.seek_gt(wanted);
+                    at = Some(keys.partition_point(|key| key <= wanted));
+                }
+                3 => {
+                    cursor.seek_lt(wanted);
+                    at = keys.partition_point(|key| key < wanted).checked_sub(1);
+                }
+                way => {
+                    let forward = way % 2 == 0;
+                    let steps_max = if way < 6 { 150 } else { 6 };
+                    for _ in 0..random.random_range(0..steps_max) {
+                        at = match forward {
+                            true => at.map(|at| at + 1).filter(|at| *at < keys.len()),
+                            false => at.and_then(|at| at.checked_sub(1)),
+                        };
+                        let moved = match forward {
+                            true => cursor.next(),
+                            false => cursor.prev(),
+                        };
+                        assert_eq!(moved, at.is_some());
+                        check(&cursor, at);
+                    }
+                }
+            }
+            at = at.filter(|at| *at < keys.len());
+            check(&cursor, at);
+            if walks.len() < 4 {
+                walks.push((cursor.clone(), at));
+            }
+            walks.push((cursor, at));
+        }
+    }
+}
+
 #[test]
 fn an_own_cursor_sees_keys_inserted_around_its_window() {
-    for distance in [-3i32, -1, 1, 2, 5, 20, 50, 90] {
+    for distance in [-3i32, -1, 1, 2, 5, 7, 9, 20, 22, 24, 25, 50, 90] {
         let buffer = buffer();
         let mut writer = buffer.writer().unwrap();
         let floor = writer.watermark();

@@ -1,7 +1,8 @@
 //! `BufferCursor`: ordered positions over the entries of a buffer.
 //!
-//! The path to the present entry is a stack of (node, position in the node); a step looks for the next position in the node on top
-//! and goes down to the first entry below it. Nothing recurses: a path may be as long as a key.
+//! The path to an entry is a stack of (node, position in the node). The walk looks for the next position in the node on top and goes down to
+//! the first entry below it; entries that are children of one node in a row are taken together. In long ranges the walk is 16 to 32 entries
+//! ahead of the present one, so that they have arrived by the time they are reached. Nothing recurses: a path may be as long as a key.
 //!
 //! # Thread safety
 //! Any number of cursors on any threads beside the one writer.
@@ -15,7 +16,8 @@
 //! 3. A cursor of the writer's own transaction compares the number of entries with the one it has seen, and finds its
 //!    place again from the root when there are new ones.
 //! 4. `ahead.entries[ahead.next..ahead.count]` are the entries between the present one and `walked`, that one included, in the direction
-//!    `ahead.forward`. There are none exactly if the walk is at the present entry, or at the end.
+//!    `ahead.forward`; all that are left in it if `walked` is 0. If `walked` is the present entry, there are none.
+//! 5. The walk goes on at `ahead.low`: half way through what is ahead in a long range, else at its end.
 //!
 //! # Failure modes
 //! None but memory for the stack.
@@ -23,7 +25,7 @@
 use super::arena::LINE_BYTES;
 use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
 use super::keyspace::KeyspaceBuffer;
-use super::node::{self, Node, POSITION_LAST, Position};
+use super::node::{self, Node, POSITION_LAST, Position, Run};
 use crate::sync::Ordering;
 
 /// Paths of ordinary keys fit without growing the stack.
@@ -31,8 +33,12 @@ const FRAMES_EXPECTED: usize = 16;
 
 /// Most entries to walk ahead: enough to hide a miss each, few enough to stay in the first cache.
 const AHEAD_MAX: usize = 32;
-/// Fewer entries than these are walked one by one: their node is not worth a look at all of its keys.
-const RUN_MIN: usize = 8;
+/// With room for fewer entries than these, they are walked one by one: not worth a look at all keys of a node. In tests any room will do.
+const RUN_MIN: usize = if cfg!(any(loom, debug_assertions)) {
+    1
+} else {
+    8
+};
 
 /// How far in front of its use the newest version of an entry is asked for.
 const VERSION_AHEAD: usize = 6;
@@ -53,6 +59,8 @@ struct Ahead {
     want: usize,
     /// Cache lines of a version, going by the last entry before these.
     version_lines: usize,
+    /// Entries walked that the arena does not count yet.
+    passed: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +117,7 @@ impl<'b> BufferCursor<'b> {
                 forward: true,
                 want: 1,
                 version_lines: 1,
+                passed: 0,
             },
             csn_max,
             entries_seen: 0,
@@ -251,12 +260,16 @@ impl<'b> BufferCursor<'b> {
         } = self.ahead;
         let mut entries = [0; AHEAD_MAX];
         let left = count - next;
-        entries[..left].copy_from_slice(&self.ahead.entries[next..count]);
+        if left > 0 {
+            entries[..left].copy_from_slice(&self.ahead.entries[next..count]);
+        }
         let mut count = left;
         while count < want && self.walked != 0 {
-            count += self.walk_run(forward, &mut entries[count..want]);
-            if count == want {
-                break;
+            if want - count >= RUN_MIN {
+                count += self.walk_run(forward, &mut entries[count..want]);
+                if count == want {
+                    break;
+                }
             }
             if forward {
                 self.walk_forward();
@@ -271,21 +284,24 @@ impl<'b> BufferCursor<'b> {
             }
         }
         // Short ranges are not worth a counter that all readers share.
+        let mut passed = 0;
         if want == AHEAD_MAX {
-            self.buffer.arena().note_passed((count - left) as u64);
+            passed = self.ahead.passed + count - left;
+            if passed >= AHEAD_MAX {
+                self.buffer.arena().note_passed(passed as u64);
+                passed = 0;
+            }
         }
+        let is_long = want == AHEAD_MAX && self.walked != 0;
         self.ahead = Ahead {
             entries,
             next: 0,
             count,
-            low: if self.walked == 0 || want < AHEAD_MAX {
-                count
-            } else {
-                count / 2
-            },
+            low: if is_long { count / 2 } else { count },
             forward,
             want: (2 * want).min(AHEAD_MAX),
             version_lines: version_lines.clamp(1, VERSION_LINES_MAX),
+            passed,
         };
         if count == 0 {
             self.entry = 0;
@@ -380,32 +396,42 @@ impl<'b> BufferCursor<'b> {
         }
     }
 
-    /// Goes on over the siblings of the entry as far as they are entries, into `entries`. Returns how many they are, which may be 0: single
+    /// Goes on over the siblings of the entry as far as they are entries, into `run`. Returns how many they are, which may be 0: single
     /// steps lead on.
     #[inline]
-    fn walk_run(&mut self, forward: bool, entries: &mut [u32]) -> usize {
+    fn walk_run(&mut self, forward: bool, run: &mut [u32]) -> usize {
         let memory = self.buffer.memory();
         let Some(frame) = self.frames.last_mut() else {
             return 0;
         };
         let node = Node::new(memory, frame.node);
         let leads_to_entry = match frame.coming {
+            // The terminal is no part of a run.
             Coming::Forward(coming) | Coming::Backward(coming) => {
-                coming.is_some_and(|(_, child)| node::is_entry(child))
+                coming.is_some_and(|(position, child)| position != 0 && node::is_entry(child))
             }
             Coming::Unknown => true,
         };
-        if !leads_to_entry || entries.len() < RUN_MIN || !node.has_runs() {
+        if !leads_to_entry || !node.has_runs() {
             return 0;
         }
-        let (count, position) = node.run(frame.position, forward, entries);
-        if count > 0 {
-            for &entry in &entries[..count] {
-                memory.prefetch(node::offset(entry));
-            }
-            self.walked = entries[count - 1];
-            (frame.position, frame.coming) = (position, Coming::Unknown);
+        let Run {
+            count,
+            last,
+            coming,
+        } = node.run(frame.position, forward, run);
+        frame.position = last;
+        frame.coming = match forward {
+            true => Coming::Forward(coming),
+            false => Coming::Backward(coming),
+        };
+        for &entry in &run[..count] {
+            memory.prefetch(node::offset(entry));
         }
+        if count > 0 {
+            self.walked = run[count - 1];
+        }
+        self.look_ahead(coming);
         count
     }
 

@@ -38,6 +38,13 @@ const TAG_N32: u32 = 4;
 const TAG_N48: u32 = 5;
 const TAG_N256: u32 = 6;
 
+/// The smallest kind of node that is taken in runs. In tests all are.
+const TAG_RUNS_FROM: u32 = if cfg!(any(loom, debug_assertions)) {
+    TAG_N4
+} else {
+    TAG_N32
+};
+
 const COUNT: usize = 0;
 const DEPTH: usize = 4;
 const TERMINAL: usize = 8;
@@ -106,6 +113,17 @@ pub(super) struct Node<'a> {
     memory: Memory<'a>,
     at: usize,
     tag: u32,
+}
+
+/// What [`Node::run`] came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Entries.
+    pub count: usize,
+    /// Position of the last of them; where it started if there are none.
+    pub last: Position,
+    /// The child that follows it: a node, the terminal, or the entry for which there was no room.
+    pub coming: Option<(Position, u32)>,
 }
 
 impl<'a> Node<'a> {
@@ -315,54 +333,70 @@ impl<'a> Node<'a> {
     /// Whether [`Node::run`] is worth it: many children can be entries in a row.
     #[inline(always)]
     pub fn has_runs(self) -> bool {
-        self.tag >= TAG_N32
+        self.tag >= TAG_RUNS_FROM
     }
 
-    /// Puts the children behind (before) a position into `run`, in order, as long as they are entries and there is room. Says how many, and
-    /// the position of the last one. The terminal is left out.
+    /// Puts the children behind (before) a position into `run`, in order, as long as they are entries and there is room.
     ///
     /// One look at the keys serves them all; [`Node::next`] and [`Node::prev`] look at them for every child.
-    pub fn run(self, mut position: Position, forward: bool, run: &mut [u32]) -> (usize, Position) {
-        let mut slots = [0u8; 256];
-        let mut present = [0u64; 4];
-        let mut children = self.at + N256_CHILDREN;
+    pub fn run(self, from: Position, forward: bool, run: &mut [u32]) -> Run {
         if self.tag == TAG_N256 {
-            present = [0, 1, 2, 3].map(|word| self.bitmap(word));
-        } else {
-            children = self.at + KEYS + capacity(self.tag);
-            let mut slot = 0;
-            self.for_each_key(|byte| {
-                present[usize::from(byte / 64)] |= 1 << (byte % 64);
-                slots[usize::from(byte)] = slot;
-                slot += 1;
-            });
+            let present = [0, 1, 2, 3].map(|word| self.bitmap(word));
+            let children = self.at + N256_CHILDREN;
+            return self.run_over(present, from, forward, run, |byte| children + 4 * byte);
         }
-        let mut count = 0;
-        while count < run.len() {
+        let (mut present, mut indices) = ([0u64; 4], [0u8; 256]);
+        let mut index = 0;
+        self.for_each_key(|byte| {
+            present[usize::from(byte / 64)] |= 1 << (byte % 64);
+            indices[usize::from(byte)] = index;
+            index += 1;
+        });
+        let children = self.at + KEYS + capacity(self.tag);
+        self.run_over(present, from, forward, run, |byte| {
+            children + 4 * usize::from(indices[byte])
+        })
+    }
+
+    #[inline(always)]
+    fn run_over(
+        self,
+        present: [u64; 4],
+        from: Position,
+        forward: bool,
+        run: &mut [u32],
+        slot_of: impl Fn(usize) -> usize,
+    ) -> Run {
+        let (mut count, mut last) = (0, from);
+        let coming = loop {
             let byte = match forward {
-                true => byte_from(position, |word| present[word]),
-                // Before the child of byte 0 there is the terminal.
-                false => position
+                true => byte_from(last, |word| present[word]),
+                false => last
                     .checked_sub(2)
                     .and_then(|most| byte_up_to(most, |word| present[word])),
             };
             let Some(byte) = byte else {
-                break;
+                // Before the child of byte 0 there is the terminal.
+                let terminal = if forward || last == 0 {
+                    0
+                } else {
+                    self.terminal()
+                };
+                break (terminal != 0).then_some((0, terminal));
             };
-            let slot = match self.tag {
-                TAG_N256 => byte,
-                _ => slots[usize::from(byte)],
-            };
-            let slot = self.memory.a32(children + 4 * usize::from(slot));
-            let child = slot.load(Ordering::Acquire);
-            if !is_entry(child) {
-                break;
+            let slot = self.memory.a32(slot_of(usize::from(byte)));
+            let (position, child) = (1 + Position::from(byte), slot.load(Ordering::Acquire));
+            if count == run.len() || !is_entry(child) {
+                break Some((position, child));
             }
             run[count] = child;
-            count += 1;
-            position = 1 + Position::from(byte);
+            (count, last) = (count + 1, position);
+        };
+        Run {
+            count,
+            last,
+            coming,
         }
-        (count, position)
     }
 
     /// Asks for the first line of every child, if they are few.
@@ -684,8 +718,9 @@ mod tests {
                                 expected.push(child);
                                 last = next;
                             }
-                            let (count, end) = node.run(position, forward, &mut run);
-                            assert_eq!((&run[..count], end), (&expected[..], last));
+                            let found = node.run(position, forward, &mut run);
+                            assert_eq!(run[..found.count], expected);
+                            assert_eq!((found.last, found.coming), (last, step(last)));
                         }
                     }
                 }
