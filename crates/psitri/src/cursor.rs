@@ -366,7 +366,7 @@ impl<'a> Cursor<'a> {
     /// # Ok(()) }
     /// ```
     pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        if key < self.lo.as_slice() {
+        if self.is_before(key) {
             return self.seek_first();
         }
         self.seek_forward(key)
