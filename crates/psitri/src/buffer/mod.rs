@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `arena.rs` | memory of a generation |
 //! | `node.rs` | inner nodes of the radix tree |
+//! | `byte_search.rs` | searches among their key bytes |
 //! | `entry.rs` | entries, versions |
 //! | `directory.rs` | hash table for point lookups |
 //! | `keyspace.rs` | a buffer: point lookups |
@@ -22,6 +23,7 @@
 //! A reader loads that number (acquire) before it looks into a buffer.
 
 mod arena;
+mod byte_search;
 mod cursor;
 mod directory;
 mod entry;

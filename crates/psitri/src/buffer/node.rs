@@ -29,6 +29,7 @@
 //! None here; memory is allocated by the caller.
 
 use super::arena::{Memory, UNIT_BYTES};
+use super::byte_search::{byte_from, byte_up_to, equal_mask, least_from, lowest_zero_byte32};
 use crate::sync::Ordering;
 
 pub(super) const TAG_ENTRY: u32 = 1;
@@ -533,146 +534,11 @@ fn with_byte(word: u64, index: usize, byte: u32) -> u64 {
     word & !(0xff << shift) | u64::from(byte) << shift
 }
 
-/// Index of the lowest zero byte, or at least 4. Bytes above a zero byte may be reported falsely, the lowest never is.
-#[inline(always)]
-fn lowest_zero_byte32(word: u32) -> usize {
-    let zeros = word.wrapping_sub(0x0101_0101) & !word & 0x8080_8080;
-    zeros.trailing_zeros() as usize / 8
-}
-
-/// One bit for each of the 16 bytes that equals `byte`.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-#[allow(unsafe_code)] // vector intrinsics on values
-fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
-    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
-    // SAFETY: SSE2 is part of x86-64; values only, no memory.
-    unsafe {
-        let keys = _mm_set_epi64x(keys[1] as i64, keys[0] as i64);
-        _mm_movemask_epi8(_mm_cmpeq_epi8(keys, _mm_set1_epi8(byte as i8))) as u32
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-use self::{equal_mask_portable as equal_mask, least_from_portable as least_from};
-
-/// `equal_mask` without vector instructions.
-#[cfg(any(test, not(target_arch = "x86_64")))]
-#[inline(always)]
-fn equal_mask_portable(keys: [u64; 2], byte: u8) -> u32 {
-    const LOW7: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    let pattern = u64::from(byte) * 0x0101_0101_0101_0101;
-    let mut mask = 0;
-    for (half, word) in keys.into_iter().enumerate() {
-        let x = word ^ pattern;
-        // Exact: the high bit of each byte is set where the byte is zero.
-        let zeros = !(((x & LOW7) + LOW7) | x | LOW7);
-        // Gathers the eight high bits into one byte.
-        let bits = (zeros >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-        mask |= (bits as u32) << (8 * half);
-    }
-    mask
-}
-
-/// The least byte from `least` on in a bitmap of four words.
-#[inline(always)]
-fn byte_from(least: u32, word_at: impl Fn(usize) -> u64) -> Option<u8> {
-    let mut word = (least / 64) as usize;
-    if word == 4 {
-        return None;
-    }
-    let mut bits = word_at(word) & (u64::MAX << (least % 64));
-    while bits == 0 {
-        word += 1;
-        if word == 4 {
-            return None;
-        }
-        bits = word_at(word);
-    }
-    Some(64 * word as u8 + bits.trailing_zeros() as u8)
-}
-
-/// The greatest byte up to `most` in a bitmap of four words.
-#[inline(always)]
-fn byte_up_to(most: u32, word_at: impl Fn(usize) -> u64) -> Option<u8> {
-    let mut word = (most / 64) as usize;
-    let mut bits = word_at(word) & (u64::MAX >> (63 - most % 64));
-    while bits == 0 {
-        word = word.checked_sub(1)?;
-        bits = word_at(word);
-    }
-    Some(64 * word as u8 + 63 - bits.leading_zeros() as u8)
-}
-
-/// The least of the first `count` bytes at or above `least`, and its index; every byte is inverted by `flip` first.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-#[allow(unsafe_code)] // vector intrinsics on values
-fn least_from(keys: [u64; 2], count: usize, least: u8, flip: u8) -> Option<(u8, usize)> {
-    use std::arch::x86_64::*;
-    debug_assert!(count <= 16);
-    // SAFETY: SSE2 is part of x86-64; values only, no memory.
-    unsafe {
-        let keys = _mm_xor_si128(
-            _mm_set_epi64x(keys[1] as i64, keys[0] as i64),
-            _mm_set1_epi8(flip as i8),
-        );
-        let floor = _mm_set1_epi8(least as i8);
-        let fits = _mm_cmpeq_epi8(_mm_max_epu8(keys, floor), keys);
-        let fits_mask = _mm_movemask_epi8(fits) as u32 & ((1u32 << count) - 1);
-        if fits_mask == 0 {
-            return None;
-        }
-        // Bytes behind `count` count as 255, like those that do not fit.
-        let lanes = _mm_set_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        let valid = _mm_and_si128(fits, _mm_cmplt_epi8(lanes, _mm_set1_epi8(count as i8)));
-        let candidates = _mm_or_si128(keys, _mm_xor_si128(valid, _mm_set1_epi8(-1)));
-        let mut low = _mm_min_epu8(candidates, _mm_srli_si128::<8>(candidates));
-        low = _mm_min_epu8(low, _mm_srli_si128::<4>(low));
-        low = _mm_min_epu8(low, _mm_srli_si128::<2>(low));
-        low = _mm_min_epu8(low, _mm_srli_si128::<1>(low));
-        let key = _mm_cvtsi128_si32(low) as u8;
-        let same = _mm_cmpeq_epi8(keys, _mm_set1_epi8(key as i8));
-        let index = (_mm_movemask_epi8(same) as u32 & fits_mask).trailing_zeros();
-        Some((key, index as usize))
-    }
-}
-
-/// `least_from` without vector instructions.
-#[cfg(any(test, not(target_arch = "x86_64")))]
-#[inline(always)]
-fn least_from_portable(keys: [u64; 2], count: usize, least: u8, flip: u8) -> Option<(u8, usize)> {
-    (0..count)
-        .map(|index| ((keys[index / 8] >> (8 * (index % 8))) as u8 ^ flip, index))
-        .filter(|(key, _)| *key >= least)
-        .min()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     #[cfg(not(loom))]
     use crate::buffer::arena::Arena;
-
-    #[test]
-    fn byte_search_finds_the_lowest_match() {
-        for position in 0..16usize {
-            let mut bytes = [7u8; 16];
-            bytes[position] = 200;
-            let keys = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()));
-            assert_eq!(equal_mask(keys, 200), 1 << position);
-            assert_eq!(equal_mask(keys, 7), 0xffff & !(1 << position));
-            assert_eq!(equal_mask(keys, 0), 0);
-            for byte in 0..=255 {
-                assert_eq!(equal_mask_portable(keys, byte), equal_mask(keys, byte));
-            }
-        }
-        for position in 0..4u32 {
-            let word = 0x0101_0101 & !(0xff << (8 * position));
-            assert_eq!(lowest_zero_byte32(word), position as usize);
-        }
-        assert!(lowest_zero_byte32(0x0101_0101) >= 4);
-    }
 
     /// A run has what single steps give, from any position and for any room, in all kinds of nodes, with children of both kinds.
     #[test]
@@ -724,27 +590,6 @@ mod tests {
                         }
                     }
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn the_least_byte_from_a_bound() {
-        let bytes: [u8; 16] = [
-            9, 255, 0, 128, 127, 3, 1, 254, 77, 78, 79, 2, 200, 100, 50, 25,
-        ];
-        let keys = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()));
-        for count in 0..=16 {
-            for bound in 0..=255u8 {
-                let all = || bytes[..count].iter().copied().enumerate();
-                let above = all().filter(|(_, key)| *key >= bound);
-                let expected = above.map(|(index, key)| (key, index)).min();
-                assert_eq!(least_from(keys, count, bound, 0), expected);
-                assert_eq!(least_from_portable(keys, count, bound, 0), expected);
-                let below = all().filter(|(_, key)| *key <= bound);
-                let expected = below.map(|(index, key)| (key, index)).max();
-                let found = least_from(keys, count, !bound, 0xff);
-                assert_eq!(found.map(|(key, index)| (!key, index)), expected);
             }
         }
     }

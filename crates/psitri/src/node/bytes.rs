@@ -86,6 +86,29 @@ pub(super) fn head(key: &[u8]) -> u64 {
     load_front(key).swap_bytes()
 }
 
+/// Order of two keys. Those that differ in the first 8 bytes, and those of one length up to 16, are compared without a call.
+///
+/// A call for nothing can be dear: where an empty slice has no memory, the C library's vector loads are masked out, which took 200 ns and more
+/// on an AMD EPYC.
+#[inline(always)]
+pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
+    let order = head(a).cmp(&head(b));
+    if order.is_ne() {
+        return order;
+    }
+    let (Some(a_rest), Some(b_rest)) = (a.get(8..), b.get(8..)) else {
+        // The shorter one, filled with zeros, is the other's beginning.
+        return a.len().cmp(&b.len());
+    };
+    if a.len() == b.len()
+        && a.len() <= 16
+        && let (Some(a_tail), Some(b_tail)) = (a.last_chunk(), b.last_chunk())
+    {
+        return u64::from_be_bytes(*a_tail).cmp(&u64::from_be_bytes(*b_tail));
+    }
+    a_rest.cmp(b_rest)
+}
+
 /// The big-endian integer made of the whole of a slice of at most 8 bytes.
 #[inline(always)]
 pub(super) fn be_integer(suffix: &[u8]) -> u64 {
@@ -301,6 +324,28 @@ pub fn shortest_separator(left_last: &[u8], right_first: &[u8], out: &mut Vec<u8
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_order_of_keys_is_that_of_their_bytes() {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for len in 0..20 {
+            for place in 0..=len {
+                for byte in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut key = vec![0x80; len];
+                    key[..place].fill(0x7f);
+                    if let Some(at) = key.get_mut(place) {
+                        *at = byte;
+                    }
+                    keys.push(key);
+                }
+            }
+        }
+        for a in &keys {
+            for b in &keys {
+                assert_eq!(compare_keys(a, b), a.cmp(b), "{a:?} {b:?}");
+            }
+        }
+    }
 
     #[test]
     fn heads_order_like_keys() {

@@ -27,6 +27,7 @@ mod leaf_validate;
 mod reference;
 mod simd;
 
+pub(crate) use bytes::compare_keys;
 pub use bytes::shortest_separator;
 pub use error::NodeError;
 pub use header::{NodeKind, birth, check, is_leaf, level, seal, units, validate, validate_deep};

@@ -48,7 +48,6 @@ const EXTENT_PAGES: usize = 64;
 /// The file grows by this share of its size.
 const GROWTH_SHARE: u64 = 64;
 /// Cache lines that a prefetch asks for; most processors have room for about as many misses at a time.
-#[cfg(target_arch = "x86_64")]
 const PREFETCH_LINES: usize = 10;
 /// From 16 MiB on, the file grows and is written by whole blocks.
 const LARGE_FILE_PAGES: u64 = 4096;
