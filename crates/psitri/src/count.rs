@@ -9,7 +9,7 @@ use std::{cmp::Ordering, ops::Bound};
 
 use crate::{
     Cursor, Result,
-    buffer::{BufferCursor, Found},
+    buffer::{BufferCursor, Found, KeyspaceBuffer},
     changes::union_push,
     layers::View,
     tree::{self, KeyRange},
@@ -130,6 +130,9 @@ fn gaps<'r>(
 }
 
 fn live_in_tree(view: View<'_>, ranges: &[KeyRange], lo: &[u8], hi: Option<&[u8]>) -> Result<u64> {
+    if ranges.is_empty() {
+        return in_tree(view, lo, hi);
+    }
     gaps(ranges, lo, hi)
         .into_iter()
         .map(|(lo, hi)| in_tree(view, lo, hi))
@@ -164,18 +167,26 @@ fn nth_live_in_tree(
 
 /// The buffered keys of a view in order, each with whether the buffers say that it is there.
 struct Buffered<'a> {
-    layers: Vec<BufferCursor<'a>>,
-    /// For ranges deleted in newer layers.
-    view: View<'a>,
+    /// Newest first; without those that have nothing, of which not even a cursor is made.
+    layers: Vec<(BufferCursor<'a>, &'a KeyspaceBuffer)>,
+    csn: u64,
 }
 
 impl<'a> Buffered<'a> {
     fn new(view: View<'a>, lo: &[u8]) -> Buffered<'a> {
-        let mut layers: Vec<_> = view.buffers().map(|buffer| buffer.cursor()).collect();
-        for layer in &mut layers {
-            layer.seek_ge(lo);
+        let layers = view
+            .buffers()
+            .filter(|buffer| !buffer.is_empty())
+            .map(|buffer| {
+                let mut cursor = buffer.cursor();
+                cursor.seek_ge(lo);
+                (cursor, &**buffer)
+            })
+            .collect();
+        Buffered {
+            layers,
+            csn: view.csn,
         }
-        Buffered { layers, view }
     }
 
     fn next(&mut self) -> Option<(&'a [u8], bool)> {
@@ -183,15 +194,15 @@ impl<'a> Buffered<'a> {
             let key = self
                 .layers
                 .iter()
-                .filter(|l| l.is_valid())
-                .map(BufferCursor::key)
+                .filter(|(layer, _)| layer.is_valid())
+                .map(|(layer, _)| layer.key())
                 .min()?;
             let mut decided = None;
             let mut covered = false;
-            for (layer, buffer) in self.layers.iter_mut().zip(self.view.buffers()) {
+            for (layer, buffer) in &mut self.layers {
                 if layer.is_valid() && layer.key().cmp(key) == Ordering::Equal {
                     if decided.is_none() && !covered {
-                        decided = match layer.resolve(self.view.csn) {
+                        decided = match layer.resolve(self.csn) {
                             Found::Absent => None,
                             Found::Deleted => Some(false),
                             Found::Value(_) | Found::Large(_) => Some(true),
@@ -199,7 +210,7 @@ impl<'a> Buffered<'a> {
                     }
                     layer.next();
                 }
-                covered |= buffer.has_range_tombstones() && buffer.cover(key, self.view.csn) > 0;
+                covered |= buffer.has_range_tombstones() && buffer.cover(key, self.csn) > 0;
             }
             // A key whose versions are all hidden by a deleted range says nothing: the ranges are counted on their own.
             if let Some(present) = decided {

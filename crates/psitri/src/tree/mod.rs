@@ -130,7 +130,8 @@ pub(crate) fn prefetch(pager: &Pager, root: Root, keys: &[&[u8]], wanted: u32) {
 
 /// Number of keys less than `key`. O(log n).
 pub(crate) fn rank(pager: &Pager, root: Root, key: &[u8]) -> Result<u64> {
-    if root.node.is_null() {
+    // Nothing is less than the empty key: a count of everything reads no node.
+    if root.node.is_null() || key.is_empty() {
         return Ok(0);
     }
     let mut before = 0;

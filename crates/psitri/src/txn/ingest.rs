@@ -1,7 +1,8 @@
 //! Bulk loads: entries in any order, sorted outside of the write buffer, and merged into the private root.
 //!
 //! The entries are collected in a [`Run`]. Each run that fills up, and the last one, is sorted and merged. Entries that come in order are
-//! appended to the tree, run by run; entries in no order rewrite what the runs before have written, which the size of a run keeps in bounds.
+//! appended to the tree in small runs, which stay in the processor's cache. Entries in no order rewrite what the runs before have written: their
+//! runs are as large as memory allows.
 //!
 //! # Failure modes
 //! Any error undoes the transaction: some of what it wrote is in no buffer any more.
@@ -27,6 +28,8 @@ const LOGGED_BYTES_MAX: usize = 8 << 20;
 const RECOVERED_BYTES_MAX: usize = 32 << 20;
 /// Smallest run: a tiny write buffer does not make tiny merges.
 const RUN_BYTES_MIN: usize = 64 << 10;
+/// A run of entries that come in order. It stays in the cache, and another one in order behind it costs the nodes at the seam.
+const ORDERED_RUN_BYTES: usize = 4 << 20;
 /// Places in a run are 32-bit offsets; what is pushed last may lie behind this.
 const RUN_BYTES_MAX: usize = 1 << 31;
 
@@ -158,12 +161,18 @@ impl WriteTxn {
         }
         let buffer_bytes = self.db.engine.options.buffer_bytes;
         let run_bytes = (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX);
+        let ordered_run_bytes = run_bytes.min(ORDERED_RUN_BYTES);
         let mut run = Run::default();
+        // The greatest key of the runs before, as long as every key was above the one before it.
+        let mut in_order = Some(Vec::new());
         let mut written = 0;
         for (key, value, expires) in entries {
             let (key, value) = (key.as_ref(), value.as_ref());
             check_key(key)?;
             self.parts[index].check_no_subtree(key)?;
+            if run.is_empty() && written > 0 && in_order.as_ref().is_some_and(|last| key <= last) {
+                in_order = None;
+            }
             let with_moment;
             let value = match expires {
                 Expires::AsStored => value,
@@ -186,8 +195,18 @@ impl WriteTxn {
                 run.push(key, Kind::Large, &pointer.encode());
             }
             written += 1;
-            if run.bytes_used() >= run_bytes {
-                self.merge_run(index, &mut run)?;
+            let bytes_used = run.bytes_used();
+            if bytes_used >= ordered_run_bytes {
+                if run.is_mixed() {
+                    in_order = None;
+                }
+                if let Some(last) = &mut in_order {
+                    last.clear();
+                    last.extend_from_slice(key);
+                }
+                if in_order.is_some() || bytes_used >= run_bytes {
+                    self.merge_run(index, &mut run)?;
+                }
             }
         }
         self.merge_run(index, &mut run)?;

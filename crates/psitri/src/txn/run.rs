@@ -40,7 +40,6 @@ pub(super) struct Run {
     bytes: Vec<u8>,
     places: Vec<Place>,
     shared_bytes: usize,
-    /// Some key was not above the one before it.
     is_mixed: bool,
 }
 
@@ -52,6 +51,11 @@ impl Run {
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.places.len()
+    }
+
+    /// Whether some key was not above the one before it.
+    pub fn is_mixed(&self) -> bool {
+        self.is_mixed
     }
 
     /// Memory in use.
