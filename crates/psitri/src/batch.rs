@@ -12,7 +12,7 @@ use crate::{
     Durability, Expiry, Keyspace, Result, WriteTxn,
     database::{Database, DatabaseCore},
     sync::{Arc, Condvar, Mutex},
-    txn::TxnKind,
+    txn::{BatchStep, TxnKind, VALUE_BUFFERED_BYTES_MAX, outgrows_buffer},
 };
 
 /// Puts and removals to be applied at once, without reading. Applied by [`Database::write`].
@@ -35,6 +35,9 @@ pub struct WriteBatch {
     /// The steps one behind the other: [`Header`], first bytes, second bytes.
     bytes: Vec<u8>,
     steps: usize,
+    /// Bytes of keys and values that would go through the write buffer.
+    buffered_bytes: usize,
+    has_ranges: bool,
     /// Of the steps that name one, in their order.
     expiries: Vec<Expiry>,
     durability: Option<Durability>,
@@ -259,30 +262,107 @@ impl WriteBatch {
         self.bytes.extend_from_slice(first);
         self.bytes.extend_from_slice(second);
         self.steps += 1;
+        self.buffered_bytes += first.len();
+        if second.len() <= VALUE_BUFFERED_BYTES_MAX {
+            self.buffered_bytes += second.len();
+        }
+        self.has_ranges |= matches!(action, Action::RemoveRange | Action::RemoveTail);
+    }
+
+    /// Its steps in their order. `second` of a range is its end.
+    fn steps(&self) -> impl Iterator<Item = BatchEntry<'_>> {
+        let mut bytes = &self.bytes[..];
+        let mut expiries = self.expiries.iter().copied();
+        std::iter::from_fn(move || {
+            let (header, rest) = Header::decode(bytes)?;
+            let (first, rest) = rest.split_at(header.first_bytes);
+            let (second, rest) = rest.split_at(header.second_bytes);
+            bytes = rest;
+            let expiry = (header.action == Action::UpsertExpiring)
+                .then(|| expiries.next().expect("each of these steps has one"));
+            Some(BatchEntry {
+                action: header.action,
+                keyspace: &self.keyspaces[header.keyspace as usize],
+                first,
+                second,
+                expiry: expiry.unwrap_or(Expiry::Never),
+            })
+        })
     }
 
     fn apply(&self, txn: &mut WriteTxn) -> Result<()> {
-        let mut bytes = &self.bytes[..];
-        let mut expiries = self.expiries.iter().copied();
-        while let Some((header, rest)) = Header::decode(bytes) {
-            let (first, rest) = rest.split_at(header.first_bytes);
-            let (second, rest) = rest.split_at(header.second_bytes);
-            let keyspace = &self.keyspaces[header.keyspace as usize];
-            match header.action {
-                Action::Upsert => txn.upsert(keyspace, first, second)?,
-                Action::UpsertExpiring => {
-                    let expiry = expiries.next().expect("each of these steps has one");
-                    txn.upsert_expiring(keyspace, first, second, expiry)?;
-                }
-                Action::Remove => txn.remove_blind(keyspace, first)?,
-                Action::RemoveRange => txn.remove_range(keyspace, first, Some(second))?,
-                Action::RemoveTail => txn.remove_range(keyspace, first, None)?,
+        if self.steps < STEPS_AHEAD / 4 {
+            return self.steps().try_for_each(|step| step.apply(txn));
+        }
+        let mut ahead = self.steps();
+        let mut ask = |txn: &WriteTxn| {
+            let step = ahead.next()?;
+            txn.prefetch_own_place(step.keyspace, step.first)
+        };
+        let mut asked: [_; STEPS_AHEAD] = std::array::from_fn(|_| ask(txn));
+        for (number, step) in self.steps().enumerate() {
+            if let Some(place) = asked[(number + STEPS_AHEAD / 2) % STEPS_AHEAD].take() {
+                txn.prefetch_own_entry(place);
             }
-            bytes = rest;
+            asked[number % STEPS_AHEAD] = ask(txn);
+            step.apply(txn)?;
         }
         Ok(())
     }
+
+    /// As [`WriteBatch::apply`], to a direct transaction, past its buffer. Ranges go through the buffer: the batch has none.
+    fn load(&self, txn: &mut WriteTxn) -> Result<()> {
+        txn.load_batch(self.steps().map(|step| {
+            let does = match step.action {
+                Action::Upsert => BatchStep::Upsert(step.second),
+                Action::UpsertExpiring => BatchStep::UpsertExpiring(step.second, step.expiry),
+                Action::Remove => BatchStep::Remove,
+                Action::RemoveRange | Action::RemoveTail => unreachable!("the batch has no ranges"),
+            };
+            (step.keyspace, step.first, does)
+        }))
+    }
+
+    /// Whether it would outgrow the buffer, and need not go through it.
+    fn passes_buffer(&self, buffer_bytes: usize) -> bool {
+        !self.has_ranges && outgrows_buffer(self.steps, self.buffered_bytes, buffer_bytes)
+    }
+
+    /// The keyspaces it writes to: two handles may be of one.
+    fn distinct_keyspaces(&self) -> SmallVec<[&Keyspace; 4]> {
+        let mut keyspaces: SmallVec<[&Keyspace; 4]> = self.keyspaces.iter().collect();
+        keyspaces.sort_unstable_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
+        keyspaces.dedup_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
+        keyspaces
+    }
 }
+
+/// A step of a batch.
+struct BatchEntry<'b> {
+    action: Action,
+    keyspace: &'b Keyspace,
+    first: &'b [u8],
+    second: &'b [u8],
+    /// Of a step that names one.
+    expiry: Expiry,
+}
+
+impl BatchEntry<'_> {
+    fn apply(&self, txn: &mut WriteTxn) -> Result<()> {
+        let (keyspace, first, second) = (self.keyspace, self.first, self.second);
+        match self.action {
+            Action::Upsert => txn.upsert(keyspace, first, second),
+            Action::UpsertExpiring => txn.upsert_expiring(keyspace, first, second, self.expiry),
+            Action::Remove => txn.remove_blind(keyspace, first),
+            Action::RemoveRange => txn.remove_range(keyspace, first, Some(second)),
+            Action::RemoveTail => txn.remove_range(keyspace, first, None),
+        }
+    }
+}
+
+/// How many steps ahead of its search a key is asked for: first its place in the directory, halfway its entry. The misses of several steps overlap
+/// then; those of searches that follow one another do not. Batches of a few steps are not worth it.
+const STEPS_AHEAD: usize = 16;
 
 /// Batches that wait for a leader.
 #[derive(Default)]
@@ -333,6 +413,9 @@ impl Database {
     pub fn write(&self, batch: WriteBatch) -> Result<()> {
         if batch.is_empty() {
             return self.core.engine.check_writable();
+        }
+        if batch.passes_buffer(self.core.engine.options.buffer_bytes) {
+            return self.write_past_buffer(&batch);
         }
         let queue = &self.core.batches;
         // Nobody else is at it: no queue.
@@ -388,6 +471,18 @@ impl Database {
         }
     }
 
+    /// Writes a batch that would outgrow the buffer, as a direct transaction: it would end as one after going through two buffers.
+    fn write_past_buffer(&self, batch: &WriteBatch) -> Result<()> {
+        let keyspaces = batch.distinct_keyspaces();
+        let mut txn = WriteTxn::begin(&self.core, &keyspaces, TxnKind::Direct)?;
+        batch.load(&mut txn)?;
+        txn.commit_with(
+            batch
+                .durability
+                .unwrap_or(self.core.engine.options.durability),
+        )
+    }
+
     /// Writes a batch whose keyspaces are being written to.
     fn write_waiting(&self, batch: &WriteBatch) -> Result<()> {
         let committed = write_logged(&self.core, batch, true)?;
@@ -411,10 +506,7 @@ fn write_logged(
     batch: &WriteBatch,
     waits: bool,
 ) -> Result<Option<Committed>> {
-    // Two handles may be of one keyspace.
-    let mut keyspaces: SmallVec<[&Keyspace; 4]> = batch.keyspaces.iter().collect();
-    keyspaces.sort_unstable_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
-    keyspaces.dedup_by_key(|keyspace| (keyspace.core.database, keyspace.core.id));
+    let keyspaces = batch.distinct_keyspaces();
     let begun = WriteTxn::begin_or_give_up(db, &keyspaces, TxnKind::Buffered, waits)?;
     let Some(mut txn) = begun else {
         return Ok(None);

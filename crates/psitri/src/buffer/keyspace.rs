@@ -30,7 +30,7 @@ pub(crate) const PREFETCH_KEYS_MAX: usize = 16;
 
 /// Hash of a key, the same in all buffers of the process. Seeded at random, so that keys cannot be chosen to collide.
 #[inline(always)]
-pub(super) fn hash_of(key: &[u8]) -> u32 {
+pub(crate) fn hash_of(key: &[u8]) -> u32 {
     static STATE: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);
     STATE.hash_one(key) as u32
 }
@@ -193,6 +193,17 @@ impl KeyspaceBuffer {
     pub fn prefetch_directory(&self, hashes: &[u32]) {
         if let Some(table) = self.directory.table(self.memory()) {
             hashes.iter().for_each(|&hash| table.prefetch(hash));
+        }
+    }
+
+    /// Asks for the first entry that may be that of a key with this hash; the line of the directory was asked for.
+    #[inline]
+    pub fn prefetch_entry(&self, hash: u32) {
+        let memory = self.memory();
+        if let Some(table) = self.directory.table(memory)
+            && let Some(reference) = table.candidates(hash).next()
+        {
+            Entry::of(memory, EntryRef(reference)).prefetch();
         }
     }
 

@@ -3,7 +3,7 @@
 //! A direct transaction has its own buffer, which is merged into a private tree root when it is full and at the commit.
 //! If it never spilled, its commit is logged like any other, so that it costs no flush. If it did, what it wrote is in
 //! the tree only, and the commit takes a checkpoint that makes the new roots durable before anybody sees them.
-//! (What is ingested goes into the private root at once, but is logged as long as it is little: `ingest.rs`.)
+//! (What is ingested, and what a large batch writes, goes into the private root at once, but is logged as long as it is little: `ingest.rs`.)
 
 use super::{LOOK_FIRST_BYTES, Part, Private, WriteTxn};
 use crate::{
@@ -173,13 +173,18 @@ impl WriteTxn {
         for (part, root) in self.parts.iter_mut().zip(roots) {
             part.root = root;
         }
-        self.note_merged(changes, &mut adopted);
+        self.note_merged(None, changes, &mut adopted);
         Ok(())
     }
 
-    /// Notes what a merge into a private root wrote, and frees values of the transaction that were overwritten before they were merged:
-    /// those that are not at the addresses in `adopted`.
-    pub(super) fn note_merged(&mut self, changes: Changes, adopted: &mut [u64]) {
+    /// Notes what a merge into private roots wrote, that of one slot or all of them, and frees values of the transaction that were overwritten
+    /// before they were merged: those that are not at the addresses in `adopted`.
+    pub(super) fn note_merged(
+        &mut self,
+        only_slot: Option<u32>,
+        changes: Changes,
+        adopted: &mut [u64],
+    ) {
         let birth = self.birth();
         let private = self.private.as_mut().expect("the transaction is direct");
         private.changes.append(changes);
@@ -190,7 +195,7 @@ impl WriteTxn {
         adopted.sort_unstable();
         let unused: Vec<_> = self
             .large_values
-            .drain(..)
+            .extract_if(.., |(slot, _)| only_slot.is_none_or(|only| only == *slot))
             .filter(|(_, pointer)| adopted.binary_search(&pointer.address_units).is_err())
             .map(|(_, pointer)| value_extent(&pointer))
             .collect();

@@ -1,4 +1,4 @@
-//! Bulk loads: entries in any order, sorted outside of the write buffer, and merged into the private root.
+//! Bulk loads, and batches that would outgrow the write buffer: entries in any order, sorted outside of it, and merged into the private root.
 //!
 //! The entries are collected in a [`Run`]. Each run that fills up, and the last one, is sorted and merged. Entries that come in order are
 //! appended to the tree in small runs, which stay in the processor's cache. Entries in no order rewrite what the runs before have written: their
@@ -6,6 +6,10 @@
 //!
 //! # Failure modes
 //! Any error undoes the transaction: some of what it wrote is in no buffer any more.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
 
 use super::{
     VALUE_BUFFERED_BYTES_MAX, WriteTxn,
@@ -19,27 +23,81 @@ use crate::{
     pager::Sink,
     recovery::OP_BYTES_EXPECTED,
     sync::Arc,
-    tree,
+    tree::{self, Root},
 };
 
 /// Operations that are still logged, if the buffer is not smaller. More are cheaper in a checkpoint, which writes them once.
 const LOGGED_BYTES_MAX: usize = 8 << 20;
 /// What they take in the buffer into which recovery reads them, at most: half of the smallest one.
 const RECOVERED_BYTES_MAX: usize = 32 << 20;
-/// Smallest run: a tiny write buffer does not make tiny merges.
+/// What a keyspace takes there, whatever is in it.
+const RECOVERED_KEYSPACE_BYTES: usize = 1 << 10;
+/// Least memory for runs: a tiny write buffer does not make tiny merges.
 const RUN_BYTES_MIN: usize = 64 << 10;
 /// A run of entries that come in order. It stays in the cache, and another one in order behind it costs the nodes at the seam.
 const ORDERED_RUN_BYTES: usize = 4 << 20;
-/// Places in a run are 32-bit offsets; what is pushed last may lie behind this.
+/// Most of it. Places in a run are 32-bit offsets; what is pushed last may lie behind this.
 const RUN_BYTES_MAX: usize = 1 << 31;
 
-/// When an ingested entry expires.
+/// When an entry expires that is loaded.
 #[derive(Clone, Copy)]
 enum Expires {
     /// Its value is as it is to be stored.
     AsStored,
     ByDefault,
     At(Expiry),
+}
+
+/// What a load does with a key.
+enum Step<'a> {
+    Put(&'a [u8], Expires),
+    Remove,
+}
+
+/// What a batch does with a key.
+pub(crate) enum BatchStep<'a> {
+    Upsert(&'a [u8]),
+    UpsertExpiring(&'a [u8], Expiry),
+    Remove,
+}
+
+/// What is not merged yet of each part.
+struct Load {
+    collected: SmallVec<[Collected; 1]>,
+    /// Of all runs.
+    bytes_used: usize,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Collected {
+    run: Run,
+    /// The greatest key of the runs before, if they were in order and there are any.
+    last: Option<Vec<u8>>,
+    /// Some key was not above the one before it.
+    is_mixed: bool,
+}
+
+impl Collected {
+    /// Notes whether a key that is about to be added comes behind the runs before.
+    #[inline]
+    fn look_at(&mut self, key: &[u8]) {
+        if self.run.is_empty() && self.last.as_deref().is_some_and(|last| key <= last) {
+            self.is_mixed = true;
+        }
+    }
+
+    /// Whether every key so far was above the one before it; `key` is the last one. The run is merged if so.
+    #[cold]
+    fn is_in_order(&mut self, key: &[u8]) -> bool {
+        self.is_mixed |= self.run.is_mixed();
+        if !self.is_mixed {
+            let last = self.last.get_or_insert_default();
+            last.clear();
+            last.extend_from_slice(key);
+        }
+        !self.is_mixed
+    }
 }
 
 impl WriteTxn {
@@ -147,10 +205,60 @@ impl WriteTxn {
         index: usize,
         entries: impl Iterator<Item = (K, V, Expires)>,
     ) -> Result<u64> {
+        let mut load = self.begin_load()?;
+        let mut written = 0;
+        for (key, value, expires) in entries {
+            self.load(
+                &mut load,
+                index,
+                key.as_ref(),
+                Step::Put(value.as_ref(), expires),
+            )?;
+            written += 1;
+        }
+        self.finish_load(load)?;
+        Ok(written)
+    }
+
+    /// Takes the steps of a batch, in their order, past the buffer. The transaction is direct. An error undoes it.
+    pub(crate) fn load_batch<'b>(
+        &mut self,
+        steps: impl Iterator<Item = (&'b Keyspace, &'b [u8], BatchStep<'b>)>,
+    ) -> Result<()> {
+        let result = self.try_load_batch(steps);
+        self.undone_by(result)
+    }
+
+    fn try_load_batch<'b>(
+        &mut self,
+        steps: impl Iterator<Item = (&'b Keyspace, &'b [u8], BatchStep<'b>)>,
+    ) -> Result<()> {
+        let mut load = self.begin_load()?;
+        for (keyspace, key, step) in steps {
+            let index = self.part_index(keyspace)?;
+            let step = match step {
+                BatchStep::Upsert(value) if keyspace.core.expires() => {
+                    Step::Put(value, Expires::ByDefault)
+                }
+                BatchStep::Upsert(value) => Step::Put(value, Expires::AsStored),
+                BatchStep::UpsertExpiring(value, expiry) => {
+                    check_expires(keyspace)?;
+                    Step::Put(value, Expires::At(expiry))
+                }
+                BatchStep::Remove => Step::Remove,
+            };
+            self.load(&mut load, index, key, step)?;
+        }
+        self.finish_load(load)
+    }
+
+    fn begin_load(&mut self) -> Result<Load> {
         if self.private.is_none() {
             self.turn_private()?;
         }
-        self.parts[index].guard.ends = None;
+        for part in &mut self.parts {
+            part.guard.ends = None;
+        }
         // What was written before comes first, in the tree and in the log.
         if !self.is_buffer_untouched() {
             if !self.large_values.is_empty() {
@@ -160,57 +268,58 @@ impl WriteTxn {
             self.merge_and_go_on()?;
         }
         let buffer_bytes = self.db.engine.options.buffer_bytes;
-        let run_bytes = (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX);
-        let ordered_run_bytes = run_bytes.min(ORDERED_RUN_BYTES);
-        let mut run = Run::default();
-        // The greatest key of the runs before, as long as every key was above the one before it.
-        let mut in_order = Some(Vec::new());
-        let mut written = 0;
-        for (key, value, expires) in entries {
-            let (key, value) = (key.as_ref(), value.as_ref());
-            check_key(key)?;
-            self.parts[index].check_no_subtree(key)?;
-            if run.is_empty() && written > 0 && in_order.as_ref().is_some_and(|last| key <= last) {
-                in_order = None;
-            }
-            let with_moment;
-            let value = match expires {
-                Expires::AsStored => value,
-                Expires::ByDefault | Expires::At(_) => {
-                    check_expiring_value(value)?;
-                    let expires = match expires {
-                        Expires::At(expiry) => expiry.resolve(|| self.now())?,
-                        _ => self.default_expiry(index)?,
-                    };
-                    with_moment = stored(expires, value);
-                    &with_moment
-                }
-            };
-            if value.len() <= VALUE_BUFFERED_BYTES_MAX {
-                run.push(key, Kind::Value, value);
-            } else {
-                self.forgo_log();
-                let (pointer, _) = self.place_large(value)?;
-                self.large_values.push((self.parts[index].slot, pointer));
-                run.push(key, Kind::Large, &pointer.encode());
-            }
-            written += 1;
-            let bytes_used = run.bytes_used();
-            if bytes_used >= ordered_run_bytes {
-                if run.is_mixed() {
-                    in_order = None;
-                }
-                if let Some(last) = &mut in_order {
-                    last.clear();
-                    last.extend_from_slice(key);
-                }
-                if in_order.is_some() || bytes_used >= run_bytes {
-                    self.merge_run(index, &mut run)?;
+        Ok(Load {
+            collected: self.parts.iter().map(|_| Collected::default()).collect(),
+            bytes_used: 0,
+            bytes_max: (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX),
+        })
+    }
+
+    fn load(&mut self, load: &mut Load, index: usize, key: &[u8], step: Step<'_>) -> Result<()> {
+        check_key(key)?;
+        self.parts[index].check_no_subtree(key)?;
+        let collected = &mut load.collected[index];
+        let bytes_before = collected.run.bytes_used();
+        collected.look_at(key);
+        match step {
+            Step::Remove => collected.run.push(key, Kind::Tombstone, &[]),
+            Step::Put(value, expires) => {
+                let with_moment;
+                let value = match expires {
+                    Expires::AsStored => value,
+                    Expires::ByDefault | Expires::At(_) => {
+                        check_expiring_value(value)?;
+                        let expires = match expires {
+                            Expires::At(expiry) => expiry.resolve(|| self.now())?,
+                            _ => self.default_expiry(index)?,
+                        };
+                        with_moment = stored(expires, value);
+                        &with_moment
+                    }
+                };
+                if value.len() <= VALUE_BUFFERED_BYTES_MAX {
+                    collected.run.push(key, Kind::Value, value);
+                } else {
+                    self.forgo_log();
+                    let (pointer, _) = self.place_large(value)?;
+                    self.large_values.push((self.parts[index].slot, pointer));
+                    collected.run.push(key, Kind::Large, &pointer.encode());
                 }
             }
         }
-        self.merge_run(index, &mut run)?;
-        Ok(written)
+        let bytes_used = collected.run.bytes_used();
+        load.bytes_used += bytes_used - bytes_before;
+        if bytes_used >= ORDERED_RUN_BYTES && collected.is_in_order(key) {
+            self.merge_runs(load, index..index + 1)?;
+        }
+        if load.bytes_used >= load.bytes_max {
+            self.merge_runs(load, 0..self.parts.len())?;
+        }
+        Ok(())
+    }
+
+    fn finish_load(&mut self, mut load: Load) -> Result<()> {
+        self.merge_runs(&mut load, 0..self.parts.len())
     }
 
     /// The log names no value outside of it that is merged before the commit: what is merged next may overwrite it, and its space is used
@@ -222,36 +331,56 @@ impl WriteTxn {
             .ops = None;
     }
 
-    /// Merges a run into the private root of a part, and empties it.
-    fn merge_run(&mut self, index: usize, run: &mut Run) -> Result<()> {
-        if run.is_empty() {
+    /// Merges the runs of some parts into their private roots, and empties them: of one part, or of all.
+    fn merge_runs(&mut self, load: &mut Load, which: Range<usize>) -> Result<()> {
+        let only_slot = (which.len() == 1).then(|| self.parts[which.start].slot);
+        let runs = &mut load.collected[which.clone()];
+        let runs = runs.iter_mut().map(|collected| &mut collected.run);
+        let mut runs: SmallVec<[_; 1]> = which.zip(runs).filter(|(_, r)| !r.is_empty()).collect();
+        if runs.is_empty() {
             return Ok(());
         }
-        run.sort();
         let engine = Arc::clone(&self.db.engine);
         let birth = self.birth();
-        let now = self.part_now(&self.parts[index]);
+        let entries: usize = runs.iter().map(|(_, run)| run.len()).sum();
+        let bytes: usize = runs.iter().map(|(_, run)| run.bytes_used()).sum();
+        self.look_at_log(entries, bytes);
+        let mut adopted = Vec::new();
+        let mut sink = Sink::new(&engine.pager, birth);
+        let mut roots: SmallVec<[Root; 1]> = SmallVec::new();
+        for (index, run) in &mut runs {
+            run.sort();
+            let part = &self.parts[*index];
+            let now = self.part_now(part);
+            let (root, id) = (part.root, part.id);
+            let private = self.private.as_mut().expect("the transaction is direct");
+            let ops = private.ops.as_mut().filter(|_| engine.log.is_some());
+            let mut changes = run.changes(&mut adopted, ops.map(|ops| (ops, id)));
+            roots.push(tree::merge(&mut sink, root, &[], &mut changes, now)?);
+        }
+        let changes = sink.finish()?;
+        for ((index, run), root) in runs.into_iter().zip(roots) {
+            self.parts[index].root = root;
+            load.bytes_used -= run.bytes_used();
+            run.clear();
+        }
+        self.note_merged(only_slot, changes, &mut adopted);
+        Ok(())
+    }
+
+    /// Gives the operations for the log up if they become too many with so many more.
+    fn look_at_log(&mut self, entries: usize, bytes: usize) {
+        let logged_max = LOGGED_BYTES_MAX.min(self.db.engine.options.buffer_bytes);
         let private = self.private.as_mut().expect("the transaction is direct");
         if let Some(ops) = &private.ops {
-            let bytes = ops.bytes_len() + run.bytes_used();
-            let entries = ops.op_count() as usize + run.len();
-            let recovered = bytes + entries * OP_BYTES_EXPECTED as usize;
-            let logged_max = LOGGED_BYTES_MAX.min(engine.options.buffer_bytes);
+            let bytes = ops.bytes_len() + bytes;
+            let entries = ops.op_count() as usize + entries;
+            let recovered = bytes
+                + entries * OP_BYTES_EXPECTED as usize
+                + self.parts.len() * RECOVERED_KEYSPACE_BYTES;
             if bytes > logged_max || recovered > RECOVERED_BYTES_MAX {
                 private.ops = None;
             }
         }
-        let part = &mut self.parts[index];
-        let ops = private.ops.as_mut().filter(|_| engine.log.is_some());
-        let ops = ops.map(|ops| (ops, part.id));
-        let mut adopted = Vec::new();
-        let mut sink = Sink::new(&engine.pager, birth);
-        let mut changes = run.changes(&mut adopted, ops);
-        let root = tree::merge(&mut sink, part.root, &[], &mut changes, now)?;
-        let changes = sink.finish()?;
-        part.root = root;
-        self.note_merged(changes, &mut adopted);
-        run.clear();
-        Ok(())
     }
 }

@@ -45,9 +45,10 @@ use crate::{
 
 pub(crate) use direct::NO_GENERATION;
 pub use extract::Entry;
+pub(crate) use ingest::BatchStep;
 pub use nested::NestedTxn;
 pub(crate) use structure::{Committed, Content, NewKeyspace, Structure};
-pub(crate) use write::{check_expires, check_key, check_value};
+pub(crate) use write::{check_expires, check_key, check_value, outgrows_buffer};
 
 /// Values longer than this are written straight to the data file and not to the buffer and the log.
 pub(crate) const VALUE_BUFFERED_BYTES_MAX: usize = 16 << 10;

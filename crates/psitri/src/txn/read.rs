@@ -3,11 +3,18 @@
 use super::{Part, WriteTxn};
 use crate::{
     Cursor, Expiry, Keyspace, ReadMode, Result,
-    buffer::{Found, PREFETCH_KEYS_MAX, hashes_of},
+    buffer::{Found, KeyspaceBuffer, PREFETCH_KEYS_MAX, hash_of, hashes_of},
     expiry,
     layers::{CSN_NEWEST, View, read_large},
     sync::Ordering,
 };
+
+/// Where a key of the transaction is looked for first.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnPlace {
+    index: usize,
+    hash: u32,
+}
 
 impl WriteTxn {
     /// The value of `key`, with the transaction's own writes. The slice is not a copy.
@@ -130,6 +137,30 @@ impl WriteTxn {
                 expiry::open(stored, self.now())
             }
         }
+    }
+
+    /// Asks for the line of the own buffer's directory in which the search for a key will begin. What it says is for
+    /// [`WriteTxn::prefetch_own_entry`], some steps later.
+    #[inline]
+    pub(crate) fn prefetch_own_place(&self, keyspace: &Keyspace, key: &[u8]) -> Option<OwnPlace> {
+        let index = self.part_index(keyspace).ok()?;
+        let hash = hash_of(key);
+        self.own_buffer(index).prefetch_directory(&[hash]);
+        Some(OwnPlace { index, hash })
+    }
+
+    /// Asks for the entry that the directory names for a key. A hint, which may come after the transaction took another buffer.
+    #[inline]
+    pub(crate) fn prefetch_own_entry(&self, place: OwnPlace) {
+        if place.index < self.parts.len() {
+            self.own_buffer(place.index).prefetch_entry(place.hash);
+        }
+    }
+
+    #[inline(always)]
+    fn own_buffer(&self, index: usize) -> &KeyspaceBuffer {
+        let writer = self.parts[index].guard.buffer.as_ref();
+        writer.expect("an open part has a writer").buffer()
     }
 
     /// Announces that these keys will be read or written soon: their cache misses overlap instead of following one another.

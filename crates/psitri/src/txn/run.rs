@@ -1,4 +1,4 @@
-//! `Run`: the entries of a bulk load, kept as they come, and put in order once.
+//! `Run`: the entries of a bulk load, or the steps of a large batch, kept as they come, and put in order once.
 //!
 //! The write buffer would keep them in order all the time, in a tree and a hash table: two cache misses an entry. A run appends, notes the
 //! first bytes in which keys differ, and sorts those.
@@ -34,7 +34,7 @@ struct Place {
     at: u32,
 }
 
-/// Entries in the order of their arrival, then of their keys. See the module text.
+/// Entries, and removals as entries of kind `Tombstone`, in the order of their arrival, then of their keys. See the module text.
 #[derive(Default)]
 pub(super) struct Run {
     bytes: Vec<u8>,
@@ -117,6 +117,8 @@ impl Run {
         let (key, payload) = entry.split_at(key_bytes);
         let change = if kind == Kind::Value as u8 {
             Change::Put(payload)
+        } else if kind == Kind::Tombstone as u8 {
+            Change::Delete
         } else {
             let pointer = payload.try_into().expect("a pointer has a fixed size");
             Change::Adopt(ValuePointer::decode(pointer))
@@ -151,8 +153,8 @@ impl Run {
         self.is_mixed = false;
     }
 
-    /// The entries as a stream for a merge. Values that pass are added to `ops` as operations on the keyspace, if there are any to add to,
-    /// and addresses of values outside of the run to `adopted`.
+    /// The entries as a stream for a merge. What passes is added to `ops` as operations on the keyspace, if there are any to add to; values
+    /// outside of the run are not, but their addresses are added to `adopted`.
     pub fn changes<'r>(
         &'r self,
         adopted: &'r mut Vec<u64>,
@@ -191,11 +193,11 @@ impl ChangeStream for RunChanges<'_> {
     fn advance(&mut self) -> Result<()> {
         let run = self.run;
         let (key, change) = run.change(run.places[self.next].at);
-        if let Change::Adopt(pointer) = change {
-            self.adopted.push(pointer.address_units);
-        }
-        if let (Some((ops, keyspace)), Change::Put(value)) = (&mut self.ops, change) {
-            ops.put(*keyspace, key, value);
+        match (change, &mut self.ops) {
+            (Change::Adopt(pointer), _) => self.adopted.push(pointer.address_units),
+            (Change::Put(value), Some((ops, keyspace))) => ops.put(*keyspace, key, value),
+            (Change::Delete, Some((ops, keyspace))) => ops.delete(*keyspace, key),
+            (_, None) => {}
         }
         self.next += 1;
         if let Some(coming) = run.places.get(self.next + AHEAD) {

@@ -18,6 +18,11 @@ use crate::{
 /// What an entry takes in the buffer beside its key and value, about.
 const ENTRY_OVERHEAD_BYTES: u64 = 48;
 
+/// Whether steps with so many bytes of keys and values are more than one transaction may put into the buffer.
+pub(crate) fn outgrows_buffer(steps: usize, bytes: usize, buffer_bytes: usize) -> bool {
+    steps as u64 * ENTRY_OVERHEAD_BYTES + bytes as u64 > buffer_bytes as u64 / 2
+}
+
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLong {
