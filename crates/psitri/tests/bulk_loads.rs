@@ -143,3 +143,18 @@ fn chunks_in_order() {
     loaded.load(&backwards);
     loaded.reopen();
 }
+
+/// What equal keys took in a run is free when it is merged: runs do not become smaller and smaller.
+#[test]
+fn few_keys_again_and_again() {
+    let db = Options::new().buffer_bytes(256 << 10).in_memory().unwrap();
+    let ks = db.create_keyspace("k").unwrap();
+    let mut random = Random::new(seed(4));
+    let entries = (0..200_000u32).map(|n| (key(random.below(500) as u32), n.to_le_bytes()));
+    let mut txn = db.begin_direct(&[&ks]).unwrap();
+    txn.ingest(&ks, entries).unwrap();
+    txn.commit().unwrap();
+    assert_eq!(db.snapshot().count(&ks, ..).unwrap(), 500);
+    let written = db.stats().unwrap().written_bytes;
+    assert!(written < 4 << 20, "{written} bytes written");
+}

@@ -34,10 +34,10 @@ const RECOVERED_BYTES_MAX: usize = 32 << 20;
 const RECOVERED_KEYSPACE_BYTES: usize = 1 << 10;
 /// Least memory for runs: a tiny write buffer does not make tiny merges.
 const RUN_BYTES_MIN: usize = 64 << 10;
-/// A run of entries that come in order. It stays in the cache, and another one in order behind it costs the nodes at the seam.
-const ORDERED_RUN_BYTES: usize = 4 << 20;
 /// Most of it. Places in a run are 32-bit offsets; what is pushed last may lie behind this.
 const RUN_BYTES_MAX: usize = 1 << 31;
+/// A run of entries that come in order. It stays in the cache, and another one in order behind it costs the nodes at the seam.
+const ORDERED_RUN_BYTES: usize = 4 << 20;
 
 /// When an entry expires that is loaded.
 #[derive(Clone, Copy)]
@@ -361,9 +361,10 @@ impl WriteTxn {
         let changes = sink.finish()?;
         for ((index, run), root) in runs.into_iter().zip(roots) {
             self.parts[index].root = root;
-            load.bytes_used -= run.bytes_used();
             run.clear();
         }
+        // As they were added: a sorted run has forgotten what equal keys took.
+        load.bytes_used -= bytes;
         self.note_merged(only_slot, changes, &mut adopted);
         Ok(())
     }
