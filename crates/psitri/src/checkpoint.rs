@@ -17,11 +17,14 @@ use std::time::Instant;
 
 use crate::{
     Result,
+    buffer::{Found, KeyspaceBuffer},
     catalog::{CatalogEntry, CatalogUpdate, update_shares},
     engine::{Commits, Engine, SignalState, TreeState},
     error::Error,
     events::Event,
+    layers::CSN_NEWEST,
     merger::merge_bytes,
+    options::Durability,
     pager::{Captured, Changes, CheckpointRecord, Sink},
     publication::{KeyspaceChanges, RootUpdate, apply_roots},
     saved::SavedSnapshot,
@@ -44,6 +47,11 @@ const REPLAYED_BYTES_MAX: u64 = 8 << 20;
 const REPLAYED_SEGMENTS_MAX: usize = 24;
 /// How many times as much as there is to merge a merge may write when the database is closed.
 const CLOSE_WRITES_MAX: u64 = 3;
+
+/// How many times as large as the entries that it brings back a log may be that is left without need.
+const LEFT_LOG_MAX: u64 = 2;
+/// Entries of a buffer that are looked at to know what the others are like.
+const ENTRIES_SAMPLED: u64 = 1_000;
 
 /// How much of the log a checkpoint makes durable with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -391,8 +399,18 @@ impl Engine {
     }
 
     /// Makes everything durable, as the database may be closed now. What is in the active buffer stays in the log where merging it would
-    /// write several times as much: closing takes time for what was written last, not for what there is.
+    /// write several times as much: closing takes time for what was written last, not for what there is. Without checkpoints on closing,
+    /// everything stays that is not mostly out of date, and commits that were promised a flush get it now.
     pub fn checkpoint_to_close(&self) -> Result<()> {
+        if !self.options.checkpoint_on_close && (self.stays_in_log() || self.is_log_mostly_live()) {
+            let is_promised = self.options.durability != Durability::None
+                || self.flush_wanted.load(Ordering::Relaxed);
+            return if is_promised {
+                self.flush_log()
+            } else {
+                Ok(())
+            };
+        }
         if !self.stays_in_log() {
             return self.checkpoint_fully();
         }
@@ -416,6 +434,26 @@ impl Engine {
         }
         let is_durable = |log: &Arc<WalShared>| log.durable_lsn() == log.appended_lsn();
         self.log.as_ref().is_some_and(is_durable) && self.stays_in_log()
+    }
+
+    /// Whether the entries that are not merged would take about as much room in leaves as the log does, so that a merge would neither
+    /// give space back nor take less time than a replay.
+    fn is_log_mostly_live(&self) -> bool {
+        let Some(log) = &self.log else {
+            return false;
+        };
+        let kept = (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed));
+        let state = self.states.current();
+        let live: u64 = (state.generations.iter())
+            .flat_map(|generation| {
+                generation
+                    .slots()
+                    .into_iter()
+                    .filter_map(|slot| generation.buffer(slot))
+            })
+            .map(|buffer| live_bytes(buffer))
+            .sum();
+        kept <= LEFT_LOG_MAX * live
     }
 
     /// Whether the active buffer is better replayed at the next opening than merged now.
@@ -503,6 +541,24 @@ impl Engine {
             }
         }
     }
+}
+
+/// About how many bytes of keys and values a buffer holds: those of its first entries, times as many as there are.
+fn live_bytes(buffer: &KeyspaceBuffer) -> u64 {
+    let mut cursor = buffer.cursor();
+    let (mut bytes, mut entries) = (0, 0);
+    let mut is_valid = cursor.first();
+    while is_valid && entries < ENTRIES_SAMPLED {
+        let value = match cursor.resolve(CSN_NEWEST) {
+            Found::Value(value) => Some(value.len()),
+            Found::Large(place) => Some(place.len()),
+            Found::Absent | Found::Deleted => None,
+        };
+        bytes += value.map_or(0, |value| (cursor.key().len() + value) as u64);
+        entries += 1;
+        is_valid = cursor.next();
+    }
+    bytes * buffer.stats().entries / entries.max(1)
 }
 
 fn cleaned(table: &KeyspaceTable) -> KeyspaceTable {

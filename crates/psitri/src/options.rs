@@ -136,6 +136,7 @@ pub struct Options {
     pub(crate) pinned_cache_bytes: u64,
     pub(crate) wal_segment_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
+    pub(crate) checkpoint_on_close: bool,
     pub(crate) file_slack_percent: u32,
     pub(crate) map_reserve_bytes: u64,
     pub(crate) events: Events,
@@ -156,6 +157,7 @@ impl Default for Options {
             pinned_cache_bytes: 0,
             wal_segment_bytes: 4 << 20,
             checkpoint_bytes: 64 << 20,
+            checkpoint_on_close: true,
             file_slack_percent: 25,
             map_reserve_bytes: 1 << 40,
             events: Events::default(),
@@ -313,6 +315,38 @@ impl Options {
     /// ```
     pub fn checkpoint_bytes(mut self, bytes: u64) -> Options {
         self.checkpoint_bytes = bytes;
+        self
+    }
+
+    /// Whether closing merges what was written and makes it durable. Default true.
+    ///
+    /// If false, closing leaves it in the log, as RocksDB and others do. That takes a few milliseconds, unless a merge is under way, which is
+    /// waited for; the next opening replays at most what the buffers held, [`Options::buffer_bytes`] each. A log that is mostly out of date,
+    /// of entries that were overwritten or deleted, is merged nevertheless: that takes less time than replaying it, and less space.
+    ///
+    /// What was committed is as durable after such a close as its commits were: with [`Durability::None`] it outlives the process, and may
+    /// be lost with power until the operating system has written it. [`Database::checkpoint`] or [`Database::flush`] before closing make it
+    /// durable in any case.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("db");
+    /// let options = psitri::Options::new().checkpoint_on_close(false);
+    /// let db = options.clone().open(&path)?;
+    /// let ks = db.keyspace("ks")?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.upsert(&ks, b"k", b"v")?;
+    /// txn.commit()?;
+    /// drop(ks);
+    /// db.close()?;
+    ///
+    /// let db = options.open(&path)?;
+    /// assert_eq!(db.get(&db.keyspace("ks")?, b"k")?.as_deref(), Some(&b"v"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn checkpoint_on_close(mut self, checkpoint: bool) -> Options {
+        self.checkpoint_on_close = checkpoint;
         self
     }
 

@@ -71,7 +71,10 @@ fn read_mode(mode: ReadMode) -> psitri::ReadMode {
 }
 
 fn options(settings: &Settings) -> Options {
-    let mut options = Options::new().durability(durability(settings.sync_mode));
+    // Where nothing waits for the disk, closing does not either; other engines leave what they have in their logs, too.
+    let mut options = Options::new()
+        .durability(durability(settings.sync_mode))
+        .checkpoint_on_close(settings.sync_mode != SyncMode::None);
     if let Some(bytes) = settings.cache_bytes {
         options = options.pinned_cache_bytes(bytes);
     }
@@ -186,6 +189,9 @@ impl<const DIRECT: bool> Engine for Native<DIRECT> {
 
     fn describe(settings: &Settings) -> Description {
         let mut lines = vec![format!("durability {:?}", durability(settings.sync_mode))];
+        if settings.sync_mode == SyncMode::None {
+            lines.push("no checkpoint on closing".to_owned());
+        }
         if let Some(bytes) = settings.write_buffer_bytes {
             lines.push(format!("buffer_bytes {bytes}"));
         }

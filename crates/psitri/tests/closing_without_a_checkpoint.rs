@@ -1,0 +1,196 @@
+//! Story: a database that is closed without a checkpoint, again and again. Nothing is merged for it and the data file stays as it is; the
+//! next opening has everything, in every durability, whatever was written; and where commits were promised a flush, the power may fail
+//! right after the close.
+#![cfg(not(loom))]
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use psitri::{Database, Durability, Options, storage::sim::SimStorage};
+
+const ENTRIES: u32 = 30_000;
+
+fn options(durability: Durability) -> Options {
+    Options::new()
+        .durability(durability)
+        .checkpoint_on_close(false)
+        .idle_flush(Duration::from_secs(3600))
+        .async_interval(Duration::from_secs(3600))
+}
+
+fn allocated(path: &Path, prefix: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    files
+        .filter(|file| file.file_name().to_string_lossy().starts_with(prefix))
+        .map(|file| file.metadata().unwrap().blocks() * 512)
+        .sum()
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.wrapping_mul(0x9e37_79b9).to_be_bytes()
+}
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn check(db: &Database, model: &Model, when: &str) {
+    let keyspace = db.keyspace("entries").unwrap();
+    let snapshot = db.snapshot();
+    let mut expected = model.iter();
+    snapshot
+        .for_each(&keyspace, .., |key, value| {
+            let (k, v) = expected
+                .next()
+                .unwrap_or_else(|| panic!("{when}: too much"));
+            assert!(k == key && v == value, "{when}: {key:?}");
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(expected.next(), None, "{when}");
+}
+
+/// Changes that differ from round to round: puts, large values, deletes of points and of a range.
+fn change(db: &Database, model: &mut Model, round: u32) {
+    let keyspace = db.keyspace("entries").unwrap();
+    for batch in 0..30 {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        for i in 0..200 {
+            let k = key((round * 7_919 + batch * 200 + i) % ENTRIES).to_vec();
+            if i % 5 == 0 {
+                txn.remove(&keyspace, &k).unwrap();
+                model.remove(&k);
+            } else {
+                let bytes = if i == 3 { 20_000 } else { 40 };
+                let value = vec![(round * 31 + i) as u8; bytes];
+                txn.upsert(&keyspace, &k, &value).unwrap();
+                model.insert(k, value);
+            }
+        }
+        txn.commit().unwrap();
+    }
+    let (from, to) = (vec![round as u8 * 9], vec![round as u8 * 9 + 4]);
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    txn.remove_range(&keyspace, &from, Some(&to)).unwrap();
+    txn.commit().unwrap();
+    model.retain(|key, _| *key < from || *key >= to);
+}
+
+#[test]
+fn and_opening_has_everything() {
+    for durability in [
+        Durability::None,
+        Durability::Async,
+        Durability::Sync,
+        Durability::WriteThrough,
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut model = Model::new();
+        for round in 0..6 {
+            let when = format!("{durability}, round {round}");
+            let db = options(durability).open(dir.path()).unwrap();
+            check(&db, &model, &when);
+            let merges = db.stats().unwrap().merges;
+            change(&db, &mut model, round);
+            check(&db, &model, &when);
+            assert_eq!(
+                db.stats().unwrap().merges,
+                merges,
+                "{when}: merged meanwhile"
+            );
+            if round == 3 {
+                drop(db); // Dropping is closing.
+            } else {
+                db.close().unwrap();
+            }
+        }
+        let db = options(durability).open_existing(dir.path()).unwrap();
+        check(&db, &model, "at the end");
+        db.checkpoint().unwrap();
+        check(&db, &model, "merged");
+        assert!(db.verify().unwrap().errors.is_empty());
+        drop(db);
+        let read_only = options(durability).open_read_only(dir.path()).unwrap();
+        check(&read_only, &model, "read-only");
+    }
+}
+
+/// What is in no checkpoint is in the log once, and the data file is as small as before.
+#[test]
+fn and_files_are_as_large_as_what_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = options(Durability::None).open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..ENTRIES {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, &key(n), &[1; 100]).unwrap();
+        txn.commit().unwrap();
+    }
+    drop(keyspace);
+    db.close().unwrap();
+    let (data, log) = (allocated(dir.path(), "data"), allocated(dir.path(), "log-"));
+    let written = u64::from(ENTRIES) * 104;
+    assert!(data <= 128 << 10, "a data file of {data} bytes");
+    assert!(
+        log >= written && log < written * 3 / 2 + (64 << 10),
+        "a log of {log} bytes for {written}"
+    );
+}
+
+/// What a replay would only overwrite or delete again is merged instead: it takes no room in the log.
+#[test]
+fn but_not_what_is_out_of_date() {
+    for deletes in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = options(Durability::None).open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        for round in 0..4 {
+            for n in 0..ENTRIES {
+                let mut txn = db.begin(&[&keyspace]).unwrap();
+                if deletes && round == 3 {
+                    txn.remove(&keyspace, &key(n)).unwrap();
+                } else {
+                    txn.upsert(&keyspace, &key(n), &[round; 100]).unwrap();
+                }
+                txn.commit().unwrap();
+            }
+        }
+        drop(keyspace);
+        db.close().unwrap();
+        let log = allocated(dir.path(), "log-");
+        assert!(log <= 64 << 10, "a log of {log} bytes, deletes: {deletes}");
+        let db = options(Durability::None).open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        let expected = if deletes { 0 } else { u64::from(ENTRIES) };
+        assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), expected);
+        assert_eq!(db.get(&keyspace, &key(7)).unwrap().is_some(), !deletes);
+    }
+}
+
+/// What was promised a flush has it: by the durability, or by a call before.
+#[test]
+fn and_the_power_fails_after_it() {
+    for seed in 1..=20 {
+        for (durability, flushed) in [
+            (Durability::Async, false),
+            (Durability::Sync, false),
+            (Durability::None, true),
+        ] {
+            let storage = SimStorage::new(seed);
+            let open = |storage: &SimStorage| {
+                Database::open_on(Arc::new(storage.clone()), options(durability)).unwrap()
+            };
+            let mut model = Model::new();
+            let db = open(&storage);
+            change(&db, &mut model, 1);
+            if flushed {
+                db.flush().unwrap();
+            }
+            db.close().unwrap();
+            let storage = storage.crash(seed);
+            check(
+                &open(&storage),
+                &model,
+                &format!("{durability}, seed {seed}"),
+            );
+        }
+    }
+}
