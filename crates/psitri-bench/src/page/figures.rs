@@ -1,7 +1,8 @@
 //! Which figures a report has, and how to read each: one table says the unit, which direction is better, and whether the figure ranks
 //! engines.
 //!
-//! Primary figures are throughput, time and size; secondary ones latency and memory. The rest is context: shown, never compared. A figure
+//! Primary figures are throughput, time and size; secondary ones latency, memory and processor time; then comes upkeep, the time of opening,
+//! filling, checkpoints and closing. The rest is context: shown, never compared. A figure
 //! that the table does not know is context, so that a new workload cannot rank engines by accident.
 use crate::report::Report;
 use std::collections::BTreeMap;
@@ -16,8 +17,17 @@ pub enum Better {
 pub enum Rank {
     Primary,
     Secondary,
+    /// Of what comes before and after the work.
+    Upkeep,
     Context,
 }
+
+/// The ranks that are compared, and what they are called.
+pub const RANKS: [(Rank, &str); 3] = [
+    (Rank::Primary, "Throughput, time, size"),
+    (Rank::Secondary, "Latency, memory, processor time"),
+    (Rank::Upkeep, "Opening, filling, checkpoints, closing"),
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -84,8 +94,13 @@ const KINDS: &[Kind] = &[
     kind("limit_share", "share of the upper bound", HIGHER, Unit::Times, Rank::Context),
     kind("*_per_second", "", HIGHER, Unit::PerSecond, Rank::Primary),
     kind("*cpu_seconds", "", LOWER, Unit::Seconds, Rank::Secondary),
+    kind("*cpu_user_seconds", "", LOWER, Unit::Seconds, Rank::Secondary),
+    kind("*cpu_system_seconds", "", LOWER, Unit::Seconds, Rank::Secondary),
     kind("*_seconds", "", LOWER, Unit::Seconds, Rank::Primary),
     kind("*_milliseconds", "", LOWER, Unit::Milliseconds, Rank::Primary),
+    kind("open_ms", "", LOWER, Unit::Milliseconds, Rank::Upkeep),
+    kind("min_ms", "", LOWER, Unit::Milliseconds, Rank::Context),
+    kind("max_ms", "", LOWER, Unit::Milliseconds, Rank::Context),
     kind("*_ms", "", LOWER, Unit::Milliseconds, Rank::Primary),
     kind("*p99_us", "", LOWER, Unit::Microseconds, Rank::Secondary),
     kind("*p99_microseconds", "", LOWER, Unit::Microseconds, Rank::Secondary),
@@ -102,6 +117,12 @@ const KINDS: &[Kind] = &[
 ];
 
 static UNKNOWN: Kind = kind("*", "", None, Unit::Plain, Rank::Context);
+
+/// The time of a phase that only makes ready for what is measured, or puts away what was.
+static UPKEEP_TIME: Kind = kind("seconds", "time", LOWER, Unit::Seconds, Rank::Upkeep);
+
+/// The time of the last is that of a checkpoint. Some engines have nothing to do in these phases.
+const UPKEEP_PHASES: &[&str] = &["populate", "checkpoint", "close", "uncompacted size"];
 
 /// Work of the harness, not of an engine.
 const HARNESS_PHASES: &[&str] = &["names"];
@@ -125,6 +146,10 @@ pub struct Name {
 
 impl Name {
     pub fn kind(&self) -> &'static Kind {
+        let is_upkeep = |phase: &String| UPKEEP_PHASES.contains(&phase.replace('_', " ").as_str());
+        if self.figure == "seconds" && self.phase.as_ref().is_some_and(is_upkeep) {
+            return &UPKEEP_TIME;
+        }
         Kind::of(&self.figure)
     }
 
@@ -258,8 +283,23 @@ mod tests {
         let rank = |name: &str| (Kind::of(name).rank, Kind::of(name).better);
         assert_eq!(rank("worst_round_ops_per_second"), (Rank::Primary, HIGHER));
         assert_eq!(rank("load_cpu_seconds"), (Rank::Secondary, LOWER));
+        assert_eq!(rank("total_cpu_system_seconds"), (Rank::Secondary, LOWER));
+        assert_eq!(rank("open_ms"), (Rank::Upkeep, LOWER));
+        assert_eq!(rank("max_ms"), (Rank::Context, LOWER));
         assert_eq!(rank("compaction_seconds"), (Rank::Primary, LOWER));
         assert_eq!(rank("something"), (Rank::Context, None));
+    }
+
+    #[test]
+    fn the_time_of_closing_is_upkeep_and_its_latency_is_not() {
+        let rank = |phase: &str, figure: &str| {
+            let (phase, figure) = (Some(phase.to_owned()), figure.to_owned());
+            Name { phase, figure }.kind().rank
+        };
+        assert_eq!(rank("close", "seconds"), Rank::Upkeep);
+        assert_eq!(rank("uncompacted_size", "seconds"), Rank::Upkeep);
+        assert_eq!(rank("close", "latency_p99"), Rank::Secondary);
+        assert_eq!(rank("total", "seconds"), Rank::Primary);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 use super::cards::{self, Card};
 use super::chart;
 use super::compare::{Comparison, OURS, Verdict, lost, won};
-use super::figures::{Name, Rank};
+use super::figures::{Name, RANKS};
 use super::status::{self, Status};
 use super::{CHARTS_DIRECTORY, Compared, DURABILITY, command, format, sections};
 use crate::report::mebibytes;
@@ -197,18 +197,18 @@ impl Document {
                 escaped(&comparison.case.title)
             ));
         }
-        self.heading(3, "Throughput, time, size");
-        self.verdicts(report, &lost(&report.verdicts, Rank::Primary));
-        self.heading(3, "Latency, memory");
-        self.verdicts(report, &lost(&report.verdicts, Rank::Secondary));
+        for (rank, title) in RANKS {
+            self.heading(3, title);
+            self.verdicts(report, &lost(&report.verdicts, rank));
+        }
     }
 
     fn wins(&mut self, report: &Compared<'_>) {
         self.heading(2, "Where ours is first");
-        self.heading(3, "Throughput, time, size");
-        self.verdicts(report, &won(&report.verdicts, Rank::Primary));
-        self.heading(3, "Latency, memory");
-        self.verdicts(report, &won(&report.verdicts, Rank::Secondary));
+        for (rank, title) in RANKS {
+            self.heading(3, title);
+            self.verdicts(report, &won(&report.verdicts, rank));
+        }
     }
 
     fn charts(&mut self, cards: Vec<Card>) {

@@ -2,7 +2,7 @@
 //! how they were made.
 use super::command;
 use super::compare::{Comparison, Verdict, lost, won};
-use super::figures::Rank;
+use super::figures::{RANKS, Rank};
 use super::format;
 use super::palette::Palette;
 use super::status::{self, Status};
@@ -18,10 +18,7 @@ pub fn losses(
     verdicts: &[Verdict<'_>],
     palette: &Palette,
 ) -> Markup {
-    let (primary, secondary) = (
-        lost(verdicts, Rank::Primary),
-        lost(verdicts, Rank::Secondary),
-    );
+    let lost = |rank: Rank| lost(verdicts, rank);
     let missing: Vec<_> = comparisons
         .iter()
         .filter(|comparison| comparison.ours_is_missing())
@@ -31,7 +28,7 @@ pub fn losses(
             h2 { "Where others are faster" }
             p.about {
                 "Every figure in which the median of another engine is better than ours, the worst first. "
-                "Throughput, time and size first, then latency and memory."
+                "Throughput, time and size first, then latency, memory and processor time, then what comes before and after the work."
             }
             @if !missing.is_empty() {
                 p.warning {
@@ -43,10 +40,10 @@ pub fn losses(
                     ". The reasons are under " a href="#validation" { "validation" } "."
                 }
             }
-            h3 { "Throughput, time, size" }
-            (verdict_rows(&primary, verdicts, "others", palette))
-            h3 { "Latency, memory" }
-            (verdict_rows(&secondary, verdicts, "others", palette))
+            @for (rank, title) in RANKS {
+                h3 { (title) }
+                (verdict_rows(&lost(rank), verdicts, "others", palette))
+            }
         }
     }
 }
@@ -108,20 +105,22 @@ fn verdict_row(verdict: &Verdict<'_>, palette: &Palette) -> Markup {
 }
 
 pub fn wins(verdicts: &[Verdict<'_>], palette: &Palette) -> Markup {
-    let (primary, secondary) = (won(verdicts, Rank::Primary), won(verdicts, Rank::Secondary));
-    let share = |rank: Rank, won: usize| format!("{won} of {}", won + lost(verdicts, rank).len());
+    let share = |rank: Rank| {
+        let won = won(verdicts, rank).len();
+        format!("{won} of {}", won + lost(verdicts, rank).len())
+    };
     html! {
         section #ours-faster {
             h2 { "Where ours is first" }
             p.about {
-                "In " strong { (share(Rank::Primary, primary.len())) } " figures of throughput, time and size, and in "
-                strong { (share(Rank::Secondary, secondary.len())) } " of latency and memory, no other engine is better. The ratio is to the best other."
+                "In " strong { (share(Rank::Primary)) } " figures of throughput, time and size, and in "
+                strong { (share(Rank::Secondary)) } " of latency, memory and processor time, no other engine is better. The ratio is to the best other."
             }
-            @if !primary.is_empty() {
-                details { summary { "Throughput, time, size: " (primary.len()) " figures" } (verdict_table(&primary, "ours-first", palette)) }
-            }
-            @if !secondary.is_empty() {
-                details { summary { "Latency, memory: " (secondary.len()) " figures" } (verdict_table(&secondary, "ours-first", palette)) }
+            @for (rank, title) in RANKS {
+                @let won = won(verdicts, rank);
+                @if !won.is_empty() {
+                    details { summary { (title) ": " (won.len()) " figures" } (verdict_table(&won, "ours-first", palette)) }
+                }
             }
         }
     }
