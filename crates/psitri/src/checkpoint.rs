@@ -50,6 +50,8 @@ const CLOSE_WRITES_MAX: u64 = 3;
 
 /// How many times as large as the entries that it brings back a log may be that is left without need.
 const LEFT_LOG_MAX: u64 = 2;
+/// Pages that are worth a hole then.
+const LEFT_HOLE_PAGES: usize = 64;
 /// Entries of a buffer that are looked at to know what the others are like.
 const ENTRIES_SAMPLED: u64 = 1_000;
 
@@ -405,11 +407,10 @@ impl Engine {
         if !self.options.checkpoint_on_close && (self.stays_in_log() || self.is_log_mostly_live()) {
             let is_promised = self.options.durability != Durability::None
                 || self.flush_wanted.load(Ordering::Relaxed);
-            return if is_promised {
-                self.flush_log()
-            } else {
-                Ok(())
-            };
+            if is_promised {
+                self.flush_log()?;
+            }
+            return self.pager.give_back(LEFT_HOLE_PAGES, 0, 0).map(drop);
         }
         if !self.stays_in_log() {
             return self.checkpoint_fully();

@@ -128,7 +128,7 @@ fn and_files_are_as_large_as_what_was_written() {
     db.close().unwrap();
     let (data, log) = (allocated(dir.path(), "data"), allocated(dir.path(), "log-"));
     let written = u64::from(ENTRIES) * 104;
-    assert!(data <= 128 << 10, "a data file of {data} bytes");
+    assert!(data <= 32 << 10, "a data file of {data} bytes");
     assert!(
         log >= written && log < written * 3 / 2 + (64 << 10),
         "a log of {log} bytes for {written}"
