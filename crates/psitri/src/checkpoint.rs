@@ -401,13 +401,15 @@ impl Engine {
     }
 
     /// Makes everything durable, as the database may be closed now. What is in the active buffer stays in the log where merging it would
-    /// write several times as much: closing takes time for what was written last, not for what there is. Without checkpoints on closing,
-    /// everything stays that is not mostly out of date, and commits that were promised a flush get it now.
+    /// write several times as much: closing takes time for what was written last, not for what there is.
+    ///
+    /// Without checkpoints on closing the log stays as it is, if replaying it is worth that; commits that were promised a flush get it now.
     pub fn checkpoint_to_close(&self) -> Result<()> {
-        if !self.options.checkpoint_on_close && (self.stays_in_log() || self.is_log_mostly_live()) {
-            let is_promised = self.options.durability != Durability::None
-                || self.flush_wanted.load(Ordering::Relaxed);
-            if is_promised {
+        if !self.options.checkpoint_on_close
+            && let Some(log) = &self.log
+            && self.is_log_mostly_live(log)
+        {
+            if self.options.durability != Durability::None || self.is_flush_wanted(log) {
                 self.flush_log()?;
             }
             return self.pager.give_back(LEFT_HOLE_PAGES, 0, 0).map(drop);
@@ -439,12 +441,12 @@ impl Engine {
 
     /// Whether the entries that are not merged would take about as much room in leaves as the log does, so that a merge would neither
     /// give space back nor take less time than a replay.
-    fn is_log_mostly_live(&self) -> bool {
-        let Some(log) = &self.log else {
-            return false;
-        };
+    fn is_log_mostly_live(&self, log: &WalShared) -> bool {
         let kept = (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed));
         let state = self.states.current();
+        // All of them would be read at the next opening, however little of the log they are.
+        let has_large_values =
+            (state.generations.iter()).any(|generation| !generation.large_values.lock().is_empty());
         let live: u64 = (state.generations.iter())
             .flat_map(|generation| {
                 generation
@@ -454,7 +456,9 @@ impl Engine {
             })
             .map(|buffer| live_bytes(buffer))
             .sum();
-        kept <= LEFT_LOG_MAX * live
+        !has_large_values
+            && log.live_segments() <= REPLAYED_SEGMENTS_MAX
+            && kept <= LEFT_LOG_MAX * live
     }
 
     /// Whether the active buffer is better replayed at the next opening than merged now.
@@ -544,20 +548,26 @@ impl Engine {
     }
 }
 
-/// About how many bytes of keys and values a buffer holds: those of its first entries, times as many as there are.
+/// About how many bytes of keys and values a buffer holds: those of its first and last entries, times as many as there are.
 fn live_bytes(buffer: &KeyspaceBuffer) -> u64 {
-    let mut cursor = buffer.cursor();
     let (mut bytes, mut entries) = (0, 0);
-    let mut is_valid = cursor.first();
-    while is_valid && entries < ENTRIES_SAMPLED {
-        let value = match cursor.resolve(CSN_NEWEST) {
-            Found::Value(value) => Some(value.len()),
-            Found::Large(place) => Some(place.len()),
-            Found::Absent | Found::Deleted => None,
+    for forward in [true, false] {
+        let mut cursor = buffer.cursor();
+        let mut is_valid = if forward {
+            cursor.first()
+        } else {
+            cursor.last()
         };
-        bytes += value.map_or(0, |value| (cursor.key().len() + value) as u64);
-        entries += 1;
-        is_valid = cursor.next();
+        for _ in 0..ENTRIES_SAMPLED / 2 {
+            if !is_valid {
+                break;
+            }
+            if let Found::Value(value) = cursor.resolve(CSN_NEWEST) {
+                bytes += (cursor.key().len() + value.len()) as u64;
+            }
+            entries += 1;
+            is_valid = cursor.step(forward);
+        }
     }
     bytes * buffer.stats().entries / entries.max(1)
 }

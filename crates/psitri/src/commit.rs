@@ -22,7 +22,7 @@ use crate::{
     engine::{Commits, Engine},
     error::Error,
     sync::{MutexGuard, Ordering},
-    wal::WalError,
+    wal::{WalError, WalShared},
 };
 
 /// A commit on its way.
@@ -71,9 +71,17 @@ impl Engine {
 
     /// Has the log thread flush what was appended, if that is how a commit is to become durable.
     pub fn note_async(&self, durability: Durability) {
-        if durability == Durability::Async {
-            self.flush_wanted.store(true, Ordering::Relaxed);
+        if durability == Durability::Async
+            && let Some(log) = &self.log
+        {
+            self.async_end
+                .fetch_max(log.appended_lsn(), Ordering::Relaxed);
         }
+    }
+
+    /// Whether a commit waits for a flush in the background.
+    pub fn is_flush_wanted(&self, log: &WalShared) -> bool {
+        self.async_end.load(Ordering::Relaxed) > log.durable_lsn()
     }
 
     /// The error of the log, which poisons the engine if no flush can be relied on any more.

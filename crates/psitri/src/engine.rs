@@ -117,8 +117,8 @@ pub(crate) struct Engine {
     pub readers: Mutex<OtherReaders>,
     /// Where replay would begin, by the last checkpoint.
     pub replay_from: AtomicU64,
-    /// A commit is to be flushed in the background.
-    pub flush_wanted: AtomicBool,
+    /// End of the last commit that is to be flushed in the background.
+    pub async_end: AtomicU64,
     poison: OnceLock<String>,
     /// Last: nobody else may open the files while anything above lives.
     pub _lock: Option<StorageLock>,
@@ -253,7 +253,7 @@ impl Engine {
             checkpointing: Mutex::new(()),
             readers: Mutex::new(OtherReaders::default()),
             replay_from: AtomicU64::new(replay_from),
-            flush_wanted: AtomicBool::new(false),
+            async_end: AtomicU64::new(0),
             poison: OnceLock::new(),
             storage,
             _lock: lock,

@@ -7,13 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{
-    Durability,
-    engine::Engine,
-    error::Error,
-    monitor::Monitor,
-    sync::{Arc, Ordering},
-};
+use crate::{Durability, engine::Engine, error::Error, monitor::Monitor, sync::Arc};
 
 /// How often the thread looks whether the appender needs a segment.
 const TICK: Duration = Duration::from_millis(2);
@@ -60,11 +54,9 @@ impl Engine {
                 {
                     self.poison(&Error::from(error));
                 }
-                let is_wanted = flushes || self.flush_wanted.load(Ordering::Relaxed);
+                let is_wanted = flushes || self.is_flush_wanted(log);
                 if is_wanted && flushed_at.elapsed() >= interval {
                     flushed_at = Instant::now();
-                    // Before the flush: what is appended after this asks again.
-                    self.flush_wanted.store(false, Ordering::Relaxed);
                     if log.durable_lsn() < log.appended_lsn()
                         && let Err(error) = self.flush_log()
                     {

@@ -216,7 +216,8 @@ fn next_fold(state: &State) -> Option<Fold> {
 /// Merges every frozen generation as far as open transactions allow. Says whether anything was merged.
 pub(crate) fn merge_all(engine: &Engine) -> Result<bool> {
     let mut progress = false;
-    loop {
+    // Whoever closes has decided what is to be merged.
+    while !engine.signals.lock.lock().stopping {
         // Not bound to a name: what it pins would keep memory from being freed while merging.
         let fold = next_fold(&engine.states.current());
         let Some(fold) = fold else {
@@ -227,6 +228,7 @@ pub(crate) fn merge_all(engine: &Engine) -> Result<bool> {
         progress = true;
         note(engine, Ok(()));
     }
+    Ok(progress)
 }
 
 /// Lets go of frozen generations that are finished without a merge: their keyspaces were dropped.

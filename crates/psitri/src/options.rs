@@ -321,12 +321,13 @@ impl Options {
     /// Whether closing merges what was written and makes it durable. Default true.
     ///
     /// If false, closing leaves it in the log, as RocksDB and others do. That takes a few milliseconds, unless a merge is under way, which is
-    /// waited for; the next opening replays at most what the buffers held, [`Options::buffer_bytes`] each. A log that is mostly out of date,
-    /// of entries that were overwritten or deleted, is merged nevertheless: that takes less time than replaying it, and less space.
+    /// waited for; the next opening replays the log, as after a crash. It is merged nevertheless where that is the better half of the work:
+    /// if the log is more than twice as large as what it brings back, because most of it was overwritten, deleted or merged, if it has
+    /// more than 24 segments, or if there are values outside of it.
     ///
     /// What was committed is as durable after such a close as its commits were: with [`Durability::None`] it outlives the process, and may
     /// be lost with power until the operating system has written it. [`Database::checkpoint`] or [`Database::flush`] before closing make it
-    /// durable in any case.
+    /// durable in any case. Readers beside the writer, and snapshots in [`ReadMode::Trie`], see it with the next checkpoint.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -59,7 +59,7 @@ fn change(db: &Database, model: &mut Model, round: u32) {
                 txn.remove(&keyspace, &k).unwrap();
                 model.remove(&k);
             } else {
-                let bytes = if i == 3 { 20_000 } else { 40 };
+                let bytes = if i == 3 { 4_000 } else { 40 };
                 let value = vec![(round * 31 + i) as u8; bytes];
                 txn.upsert(&keyspace, &k, &value).unwrap();
                 model.insert(k, value);
@@ -163,6 +163,89 @@ fn but_not_what_is_out_of_date() {
         assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), expected);
         assert_eq!(db.get(&keyspace, &key(7)).unwrap().is_some(), !deletes);
     }
+}
+
+/// Short lives, one after the other, add a segment each: from time to time one of them takes a checkpoint.
+#[test]
+fn and_not_more_and_more_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files_most = 0;
+    for n in 0..100 {
+        let db = options(Durability::None).open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, &key(n), &[1; 100]).unwrap();
+        txn.commit().unwrap();
+        assert_eq!(
+            db.snapshot().count(&keyspace, ..).unwrap(),
+            u64::from(n) + 1
+        );
+        drop(keyspace);
+        db.close().unwrap();
+        files_most = std::fs::read_dir(dir.path())
+            .unwrap()
+            .count()
+            .max(files_most);
+    }
+    assert!((10..40).contains(&files_most), "up to {files_most} files");
+}
+
+/// Values outside of the log would all be read when it is replayed.
+#[test]
+fn and_large_values_are_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = options(Durability::None).open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..300 {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        let bytes = if n == 150 { 100_000 } else { 100 };
+        txn.upsert(&keyspace, &key(n), &vec![n as u8; bytes])
+            .unwrap();
+        txn.commit().unwrap();
+    }
+    drop(keyspace);
+    db.close().unwrap();
+    assert!(allocated(dir.path(), "log-") <= 16 << 10);
+    let db = options(Durability::None).open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    assert_eq!(
+        db.get(&keyspace, &key(150)).unwrap().unwrap(),
+        [150; 100_000]
+    );
+}
+
+/// Buffers that wait for their merges when the database is closed are left, or merged and made durable: all of it is there again.
+#[test]
+fn and_buffers_that_wait_for_a_merge() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = || options(Durability::None).buffer_bytes(256 << 10);
+    let mut written = 0;
+    for round in 0..8 {
+        let db = small().open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        assert_eq!(
+            db.snapshot().count(&keyspace, ..).unwrap(),
+            u64::from(written)
+        );
+        for _ in 0..round * 3_000 {
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            txn.upsert(&keyspace, &key(written), &written.to_be_bytes())
+                .unwrap();
+            txn.commit().unwrap();
+            written += 1;
+        }
+        drop(keyspace);
+        db.close().unwrap();
+    }
+    let db = small().open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..written {
+        assert_eq!(
+            db.get(&keyspace, &key(n)).unwrap().unwrap(),
+            n.to_be_bytes()
+        );
+    }
+    assert!(db.verify().unwrap().errors.is_empty());
 }
 
 /// What was promised a flush has it: by the durability, or by a call before.
