@@ -52,6 +52,8 @@ const CLOSE_WRITES_MAX: u64 = 3;
 const LEFT_LOG_MAX: u64 = 2;
 /// Pages that are worth a hole then.
 const LEFT_HOLE_PAGES: usize = 64;
+/// What a commit of one entry takes in the log beside its key and value.
+const LOGGED_BYTES: u64 = 32;
 /// Entries of a buffer that are looked at to know what the others are like.
 const ENTRIES_SAMPLED: u64 = 1_000;
 
@@ -439,8 +441,8 @@ impl Engine {
         self.log.as_ref().is_some_and(is_durable) && self.stays_in_log()
     }
 
-    /// Whether the entries that are not merged would take about as much room in leaves as the log does, so that a merge would neither
-    /// give space back nor take less time than a replay.
+    /// Whether the log is little larger than one that has nothing but the entries that are not merged, so that a merge would neither give
+    /// space back nor take less time than a replay. An estimate: an entry of several generations counts several times.
     fn is_log_mostly_live(&self, log: &WalShared) -> bool {
         let kept = (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed));
         let state = self.states.current();
@@ -548,7 +550,7 @@ impl Engine {
     }
 }
 
-/// About how many bytes of keys and values a buffer holds: those of its first and last entries, times as many as there are.
+/// About how many bytes of log the entries of a buffer would need: those of its first and last ones, times as many as there are.
 fn live_bytes(buffer: &KeyspaceBuffer) -> u64 {
     let (mut bytes, mut entries) = (0, 0);
     for forward in [true, false] {
@@ -563,7 +565,7 @@ fn live_bytes(buffer: &KeyspaceBuffer) -> u64 {
                 break;
             }
             if let Found::Value(value) = cursor.resolve(CSN_NEWEST) {
-                bytes += (cursor.key().len() + value.len()) as u64;
+                bytes += LOGGED_BYTES + (cursor.key().len() + value.len()) as u64;
             }
             entries += 1;
             is_valid = cursor.step(forward);

@@ -321,7 +321,7 @@ impl Options {
     /// Whether closing merges what was written and makes it durable. Default true.
     ///
     /// If false, closing leaves it in the log, as RocksDB and others do. That takes a few milliseconds, unless a merge is under way, which is
-    /// waited for; the next opening replays the log, as after a crash. It is merged nevertheless where that is the better half of the work:
+    /// waited for; each opening replays the log, as after a crash, until it is merged. It is merged nevertheless where that is the better half of the work:
     /// if the log is more than twice as large as what it brings back, because most of it was overwritten, deleted or merged, if it has
     /// more than 24 segments, or if there are values outside of it.
     ///

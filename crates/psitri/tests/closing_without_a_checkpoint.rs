@@ -83,7 +83,7 @@ fn and_opening_has_everything() {
         Durability::WriteThrough,
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let mut model = Model::new();
+        let (mut model, mut logs) = (Model::new(), Vec::new());
         for round in 0..6 {
             let when = format!("{durability}, round {round}");
             let db = options(durability).open(dir.path()).unwrap();
@@ -101,7 +101,12 @@ fn and_opening_has_everything() {
             } else {
                 db.close().unwrap();
             }
+            logs.push(allocated(dir.path(), "log-"));
         }
+        assert!(
+            logs.iter().filter(|&&log| log > 400 << 10).count() >= 3,
+            "{logs:?}"
+        );
         let db = options(durability).open_existing(dir.path()).unwrap();
         check(&db, &model, "at the end");
         db.checkpoint().unwrap();
@@ -219,7 +224,7 @@ fn and_large_values_are_merged() {
 fn and_buffers_that_wait_for_a_merge() {
     let dir = tempfile::tempdir().unwrap();
     let small = || options(Durability::None).buffer_bytes(256 << 10);
-    let mut written = 0;
+    let (mut written, mut logs) = (0_u32, Vec::new());
     for round in 0..8 {
         let db = small().open(dir.path()).unwrap();
         let keyspace = db.keyspace("entries").unwrap();
@@ -229,20 +234,22 @@ fn and_buffers_that_wait_for_a_merge() {
         );
         for _ in 0..round * 3_000 {
             let mut txn = db.begin(&[&keyspace]).unwrap();
-            txn.upsert(&keyspace, &key(written), &written.to_be_bytes())
+            txn.upsert(&keyspace, &key(written), &written.to_be_bytes().repeat(20))
                 .unwrap();
             txn.commit().unwrap();
             written += 1;
         }
         drop(keyspace);
         db.close().unwrap();
+        logs.push(allocated(dir.path(), "log-"));
     }
+    assert!(logs.iter().any(|&log| log > 200 << 10), "{logs:?}");
     let db = small().open(dir.path()).unwrap();
     let keyspace = db.keyspace("entries").unwrap();
     for n in 0..written {
         assert_eq!(
             db.get(&keyspace, &key(n)).unwrap().unwrap(),
-            n.to_be_bytes()
+            n.to_be_bytes().repeat(20)
         );
     }
     assert!(db.verify().unwrap().errors.is_empty());
@@ -275,5 +282,34 @@ fn and_the_power_fails_after_it() {
                 &format!("{durability}, seed {seed}"),
             );
         }
+    }
+}
+
+/// A single commit of a database in mode `none` may be promised a flush, too.
+#[test]
+fn and_the_power_fails_after_a_commit_that_asked_for_a_flush() {
+    for seed in 1..=20 {
+        let storage = SimStorage::new(seed);
+        let db = Database::open_on(Arc::new(storage.clone()), options(Durability::None)).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        for n in 0..50 {
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            txn.upsert(&keyspace, &key(n), &[1; 100]).unwrap();
+            if n == 49 {
+                txn.commit_with(Durability::Async).unwrap();
+            } else {
+                txn.commit().unwrap();
+            }
+        }
+        drop(keyspace);
+        db.close().unwrap();
+        let storage = storage.crash(seed);
+        let db = Database::open_on(Arc::new(storage), options(Durability::None)).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        assert_eq!(
+            db.snapshot().count(&keyspace, ..).unwrap(),
+            50,
+            "seed {seed}"
+        );
     }
 }
