@@ -141,3 +141,97 @@ fn in_one_leaf() {
 fn with_leaves_behind() {
     every_way(100);
 }
+
+/// Runs of deleted keys, from less than a leaf to many leaves, with what interrupts them: a key that stays, one that is only in the buffer,
+/// one that is put again. Snapshots from before see all of it.
+#[test]
+fn over_runs_of_deleted_keys() {
+    const KEYS: u32 = 4_000;
+    let key = |n: u32| &*format!("key {n:05}").into_bytes().leak() as &'static [u8];
+    for run in [1, 2, 7, 90, 1_000, KEYS] {
+        for change in 0..4 {
+            let db = Options::new().in_memory().unwrap();
+            let keyspace = db.create_keyspace("entries").unwrap();
+            let mut model = Model::new();
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            for n in (0..KEYS).step_by(2) {
+                txn.upsert(&keyspace, key(n), b"tree").unwrap();
+                model.insert(key(n), b"tree".to_vec());
+            }
+            txn.commit().unwrap();
+            db.checkpoint().unwrap();
+            let (before, old) = (db.snapshot(), model.clone());
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            for n in (0..KEYS).step_by(2) {
+                let ends_run = n % run + 2 >= run;
+                if !ends_run || change == 3 {
+                    txn.remove(&keyspace, key(n)).unwrap();
+                    model.remove(key(n));
+                } else if change == 1 {
+                    txn.upsert(&keyspace, key(n + 1), b"buffer").unwrap();
+                    model.insert(key(n + 1), b"buffer".to_vec());
+                } else if change == 2 {
+                    txn.remove(&keyspace, key(n)).unwrap();
+                    txn.upsert(&keyspace, key(n), b"again").unwrap();
+                    model.insert(key(n), b"again".to_vec());
+                }
+            }
+            // Deletes of what was never there.
+            for n in (1..KEYS)
+                .step_by(58)
+                .filter(|n| !model.contains_key(key(*n)))
+            {
+                txn.remove(&keyspace, key(n)).unwrap();
+            }
+            txn.commit().unwrap();
+            for (snapshot, model) in [(db.snapshot(), &model), (before, &old)] {
+                let mut ahead = model.iter();
+                let mut cursor = snapshot.cursor(&keyspace).unwrap();
+                let mut found = cursor.seek_first().unwrap();
+                while found {
+                    assert_eq!(cursor.entry(), ahead.next().map(|(k, v)| (*k, &v[..])));
+                    found = cursor.next().unwrap();
+                }
+                assert_eq!(
+                    ahead.next(),
+                    None,
+                    "forwards, runs of {run}, change {change}"
+                );
+                let mut back = model.iter().rev();
+                let mut found = cursor.seek_last().unwrap();
+                while found {
+                    assert_eq!(cursor.entry(), back.next().map(|(k, v)| (*k, &v[..])));
+                    found = cursor.prev().unwrap();
+                }
+                assert_eq!(
+                    back.next(),
+                    None,
+                    "backwards, runs of {run}, change {change}"
+                );
+                for n in (0..KEYS).step_by(97) {
+                    let (lo, hi) = (key(n), key((n * 3 + 500) % KEYS));
+                    cursor.seek(lo).unwrap();
+                    assert_eq!(
+                        cursor.entry().map(|(k, _)| k),
+                        model.range(lo..).next().map(|(k, _)| *k)
+                    );
+                    cursor.seek_back(lo).unwrap();
+                    assert_eq!(
+                        cursor.entry().map(|(k, _)| k),
+                        model.range(..=lo).next_back().map(|(k, _)| *k)
+                    );
+                    if lo < hi {
+                        let expected = model.range(lo..hi).count() as u64;
+                        let mut counted = 0;
+                        let each = |_: &[u8], _: &[u8]| {
+                            counted += 1;
+                            ControlFlow::Continue(())
+                        };
+                        snapshot.for_each(&keyspace, lo..hi, each).unwrap();
+                        assert_eq!(counted, expected);
+                    }
+                }
+            }
+        }
+    }
+}
