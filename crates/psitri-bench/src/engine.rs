@@ -90,6 +90,9 @@ pub struct Capabilities {
     pub group_commit: bool,
     /// Behind a socket: latencies include two system calls and a change of process.
     pub networked: bool,
+    /// Commits survive less than the sync mode promises: its figures stand beside the others', and are not compared with them.
+    #[serde(default)]
+    pub weaker_durability: bool,
     /// Bytes of the largest key and value together, if values of 100 KiB are too large for the engine.
     #[serde(default)]
     pub record_bytes_max: Option<usize>,
@@ -105,6 +108,7 @@ impl Capabilities {
         persistent: true,
         group_commit: false,
         networked: false,
+        weaker_durability: false,
         record_bytes_max: None,
     };
 
@@ -234,6 +238,12 @@ pub trait Engine: Writer + Sync + Sized {
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()>;
 
     fn snapshot(&self, mode: ReadMode) -> Result<Self::Snapshot<'_>>;
+
+    /// Reads one key at the newest state, in the way that is cheapest for the engine: one that must take a snapshot for that takes it here.
+    #[inline]
+    fn read_latest<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        self.snapshot(ReadMode::Latest)?.read(key, look)
+    }
 
     fn begin_writes(&self) -> Result<Self::Writes<'_>>;
 

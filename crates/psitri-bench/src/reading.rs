@@ -21,9 +21,12 @@ impl<'e, E: Engine> FreshReads<'e, E> {
         }
     }
 
-    /// Reads, at a new snapshot when the last one has served its reads.
+    /// Reads, at a new snapshot when the last one has served its reads; one that would serve a single read is left to the engine.
     #[inline]
     pub fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        if self.reads_per_snapshot == 1 {
+            return self.engine.read_latest(key, look);
+        }
         if self.left == 0 {
             // The old one first: an engine may have room for one a thread.
             self.snapshot = None;

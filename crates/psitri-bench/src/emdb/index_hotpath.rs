@@ -97,7 +97,8 @@ impl Visit<'_> {
         if self.mixture == Mixture::Get {
             let mut snapshot = engine.snapshot(ReadMode::Latest)?;
             for (index, _) in self.targets() {
-                wrong += wrong_in_every_version(&mut snapshot, &self.entries[index])?;
+                let entry = &self.entries[index];
+                wrong += snapshot.read(&entry.0, |found| wrong_version(found, entry))?;
             }
             return Ok(wrong);
         }
@@ -109,24 +110,21 @@ impl Visit<'_> {
                 replacement[VALUE_BYTES - 1] = self.version;
                 entries::put(engine, &entry.0, &replacement)?;
             } else {
-                let mut snapshot = engine.snapshot(ReadMode::Latest)?;
-                wrong += wrong_in_every_version(&mut snapshot, entry)?;
+                wrong += engine.read_latest(&entry.0, |found| wrong_version(found, entry))?;
             }
         }
         Ok(wrong)
     }
 }
 
-/// One if the key has no value that this workload writes.
-fn wrong_in_every_version<S: Snapshot>(snapshot: &mut S, (key, value): &Entry) -> Result<u64> {
-    snapshot.read(key, |found| {
-        let right = found
-            .and_then(<[u8]>::split_last)
-            .is_some_and(|(version, rest)| {
-                version.is_ascii_lowercase() && rest == &value[..VALUE_BYTES - 1]
-            });
-        u64::from(!right)
-    })
+/// One if what was found for a key is no value that this workload writes.
+fn wrong_version(found: Option<&[u8]>, (_, value): &Entry) -> u64 {
+    let right = found
+        .and_then(<[u8]>::split_last)
+        .is_some_and(|(version, rest)| {
+            version.is_ascii_lowercase() && rest == &value[..VALUE_BYTES - 1]
+        });
+    u64::from(!right)
 }
 
 struct Group<'a, E> {
