@@ -55,26 +55,38 @@ pub fn run<R: Engines, J: Job>(registry: &R, job: &J) -> Result<bool> {
     }
     let scratch = tempfile::Builder::new().prefix("psitri-bench-").tempdir()?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let mut reports = Vec::new();
+    let (mut reports, mut silent) = (Vec::new(), Vec::new());
     for round in 0..options.repeat {
         for engine in alternating(&engines, round) {
             let json = scratch.path().join("report.json");
             let status = child(&arguments, engine, &json)?.status()?;
             match read_json(&json) {
-                Ok(report) => reports.push(report),
-                Err(_) => bail!("{engine} ended with {status} and left no report"),
+                Ok(report) => {
+                    reports.push(report);
+                    fs::remove_file(&json)?;
+                }
+                // What the others do is worth knowing all the same.
+                Err(_) => {
+                    silent.push(format!("{engine} ended with {status} and left no report"));
+                    eprintln!("{}", silent[silent.len() - 1]);
+                }
             }
-            fs::remove_file(&json)?;
         }
     }
     let passed = reports
         .iter()
         .all(|report: &Report| report.validation != Validation::Fail);
+    if reports.is_empty() {
+        bail!("{}", silent.join("; "));
+    }
     println!("{}", Summary::new(&reports));
+    for line in &silent {
+        println!("failed: {line}");
+    }
     if let Some(file) = &options.json {
         write_json(&reports, file)?;
     }
-    Ok(passed)
+    Ok(passed && silent.is_empty())
 }
 
 /// The engines that an argument names, all of which the registry has.

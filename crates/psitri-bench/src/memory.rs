@@ -49,6 +49,13 @@ impl MemorySampler {
         }
     }
 
+    /// Begins anew: what was used so far and is free again belongs to no peak. The kernel forgets its own peak as well, if it lets us.
+    pub fn forget_peaks(&mut self) {
+        self.anonymous_bytes_peak.store(0, Ordering::Relaxed);
+        // Where that is not allowed the peak stays what it was: too high, not too low.
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+    }
+
     pub fn finish(self) -> PeakMemory {
         let sampled = self.anonymous_bytes_peak.load(Ordering::Relaxed);
         PeakMemory {
@@ -96,5 +103,17 @@ mod tests {
         let peak = sampler.finish();
         assert!(peak.anonymous_bytes.expect("Linux") >= 64 << 20, "{peak:?}");
         assert!(peak.resident_bytes.expect("Linux") >= 64 << 20, "{peak:?}");
+    }
+
+    #[test]
+    fn a_peak_that_was_forgotten_does_not_count() {
+        let mut sampler = MemorySampler::start();
+        let block = vec![1u8; 256 << 20];
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(std::hint::black_box(&block)[1 << 20], 1);
+        drop(block);
+        sampler.forget_peaks();
+        let peak = sampler.finish();
+        assert!(peak.anonymous_bytes.expect("Linux") < 256 << 20, "{peak:?}");
     }
 }

@@ -4,6 +4,7 @@ use psitri_bench::bank::BankConfig;
 use psitri_bench::clock::Clock;
 use psitri_bench::engine::Engine;
 use psitri_bench::engines::psitri::{Psitri, PsitriDirect};
+use psitri_bench::report::Report;
 use psitri_bench::workload::{self, Run};
 
 #[derive(Parser)]
@@ -12,7 +13,7 @@ struct Command {
     config: BankConfig,
 }
 
-fn assert_passes<E: Engine>(arguments: &[&str]) {
+fn assert_passes<E: Engine>(arguments: &[&str]) -> Report {
     let config = Command::parse_from(std::iter::once(&"test").chain(arguments)).config;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let run = Run {
@@ -22,11 +23,37 @@ fn assert_passes<E: Engine>(arguments: &[&str]) {
     };
     let report = workload::run::<_, E>(&config, &run).expect("no error");
     assert_eq!(report.failures, Vec::<String>::new());
+    report
 }
 
 #[test]
 fn published_counts_hold_with_buffered_transactions() {
     assert_passes::<Psitri>(&["--num-accounts=100000", "--num-transactions=500000"]);
+}
+
+/// Ten rounds a phase, whose times are that of the phase together; the worst of them is a figure.
+#[test]
+fn rounds_are_the_phase_in_ten_parts() {
+    let report = assert_passes::<Psitri>(&[
+        "--num-accounts=1000",
+        "--num-transactions=20009",
+        "--batch-size=7",
+    ]);
+    for name in ["write_only", "write_read"] {
+        let series = report
+            .series
+            .iter()
+            .find(|series| series.name == format!("{name} per round"))
+            .expect("a curve");
+        let rates: Vec<f64> = series.points.iter().map(|point| point.1).collect();
+        assert_eq!(rates.len(), 10);
+        let seconds: f64 = rates[..9].iter().map(|rate| 2_000.0 / rate).sum();
+        let seconds = seconds + 2_009.0 / rates[9];
+        let phase = report.phase(name).expect("a phase");
+        assert!((seconds / phase.seconds - 1.0).abs() < 1e-6, "{name}");
+        let worst = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        assert_eq!(phase.figures["worst_round_per_second"], worst);
+    }
 }
 
 #[test]

@@ -19,10 +19,14 @@ pub struct BankConfig {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub batch_size: u64,
 
-    /// One run on a new database for each of the batch sizes 1, 100, 1,000 and so on to 1,000,000 that are no larger than
-    /// the number of attempts
+    /// One run on a new database for each of the batch sizes 1, 100, 1,000 and so on to 1,000,000. Phases have as many attempts as
+    /// one batch at least
     #[arg(long, conflicts_with_all = ["batch_size", "limit"])]
     pub sweep: bool,
+
+    /// Where the sweep ends
+    #[arg(long, default_value_t = 1_000_000, requires = "sweep", value_parser = clap::value_parser!(u64).range(1..))]
+    pub sweep_batch_max: u64,
 
     /// Sync after every so many commits; 0 is never
     #[arg(long, default_value_t = 0)]

@@ -67,6 +67,7 @@ pub(super) fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<
         clock,
         engine: &engine,
         phases: vec![names_phase],
+        rounds: Vec::new(),
         checks: Vec::new(),
         failures: Vec::new(),
     };
@@ -79,6 +80,7 @@ pub(super) fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<
     bank.check(&oracle, counted)?;
     let Bank {
         phases,
+        rounds,
         checks,
         failures,
         ..
@@ -90,7 +92,7 @@ pub(super) fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<
 
     let mut report = Report::new(BankConfig::NAME, run.engine, serde_json::to_value(config)?);
     report.checks = checks;
-    report.series = phases.iter().filter_map(per_second).collect();
+    report.series = rounds;
     report.phases = phases;
     report.size = Some(Size {
         file_bytes: usage.allocated_bytes,
@@ -118,20 +120,6 @@ pub(super) fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<
     Ok(report)
 }
 
-/// The attempts of each second of a phase, if it took that long.
-fn per_second(phase: &Phase) -> Option<Series> {
-    let attempts = &phase.steadiness.as_ref()?.per_second;
-    (!attempts.is_empty()).then(|| Series {
-        name: format!("{} per second", phase.name),
-        x_label: "second".to_owned(),
-        y_label: "attempts".to_owned(),
-        points: (1..)
-            .zip(attempts)
-            .map(|(second, &attempts)| (f64::from(second), attempts as f64))
-            .collect(),
-    })
-}
-
 struct Bank<'a, E> {
     config: &'a BankConfig,
     names: &'a [Name],
@@ -139,6 +127,7 @@ struct Bank<'a, E> {
     clock: &'a Clock,
     engine: &'a E,
     phases: Vec<Phase>,
+    rounds: Vec<Series>,
     checks: Vec<String>,
     failures: Vec<String>,
 }
@@ -218,14 +207,31 @@ impl<E: Engine> Bank<'_, E> {
             .with_context(|| format!("the {label} phase failed"))
     }
 
-    fn written(&self, name: &'static str, outcome: &transfers::Outcome) -> Result<Phase> {
+    fn written(&mut self, name: &'static str, outcome: &transfers::Outcome) -> Result<Phase> {
+        if !outcome.rounds.is_empty() {
+            self.rounds.push(Series {
+                name: format!("{name} per round"),
+                x_label: "round".to_owned(),
+                y_label: "attempts/s".to_owned(),
+                points: (1..)
+                    .map(f64::from)
+                    .zip(outcome.rounds.iter().copied())
+                    .collect(),
+            });
+        }
+        let worst_round = outcome.rounds.iter().copied().reduce(f64::min);
+        let phase = Phase::new(name, self.config.num_transactions, outcome.seconds);
         Ok(Phase {
             successes: Some(outcome.successes),
             commits: Some(outcome.commits),
             latency_us: outcome.commit_latency.summary(),
             steadiness: Some(outcome.throughput.steadiness()),
             file_bytes: self.file_bytes()?,
-            ..Phase::new(name, self.config.num_transactions, outcome.seconds)
+            figures: worst_round
+                .map(|rate| ("worst_round_per_second".to_owned(), rate))
+                .into_iter()
+                .collect(),
+            ..phase
         })
     }
 

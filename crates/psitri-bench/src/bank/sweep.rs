@@ -13,10 +13,13 @@ use std::fs;
 const BATCH_SIZES: [u64; 6] = [1, 100, 1_000, 10_000, 100_000, 1_000_000];
 const PHASES: [&str; 2] = ["write_only", "write_read"];
 
-/// The batch sizes that a phase of so many attempts fills at least once.
-fn batch_sizes(attempts: u64) -> Vec<u64> {
-    let fits = |&size: &u64| size <= attempts.max(1);
-    BATCH_SIZES.into_iter().filter(fits).collect()
+/// The batch sizes, and the attempts of a phase for each: what was asked for, or as many as fill one batch.
+fn attempts_by_batch_size(attempts: u64, batch_max: u64) -> Vec<(u64, u64)> {
+    BATCH_SIZES
+        .into_iter()
+        .filter(|&size| size <= batch_max)
+        .map(|size| (size, attempts.max(size)))
+        .collect()
 }
 
 pub fn run<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
@@ -24,12 +27,13 @@ pub fn run<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
     let mut failures = Vec::new();
     let (mut write_only, mut write_read, mut reads) = (Vec::new(), Vec::new(), Vec::new());
     let mut peak = PeakMemory::default();
-    let batch_sizes = batch_sizes(config.num_transactions);
-    for &batch_size in &batch_sizes {
+    let all = attempts_by_batch_size(config.num_transactions, config.sweep_batch_max);
+    for &(batch_size, num_transactions) in &all {
         let directory = run.path.join(format!("batch_{batch_size}"));
         fs::create_dir_all(&directory)?;
         let one = BankConfig {
             batch_size,
+            num_transactions,
             sweep: false,
             ..config.clone()
         };
@@ -63,10 +67,6 @@ pub fn run<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
             phase.name = rename(&phase.name);
             report.phases.push(phase);
         }
-        for mut series in of_batch.series {
-            series.name = format!("{}, batches of {}", series.name, grouped(batch_size));
-            report.series.push(series);
-        }
     }
     for (name, y_label, points) in [
         ("write-only by batch size", "attempts/s", write_only),
@@ -82,9 +82,8 @@ pub fn run<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
     }
     report.checks.push(format!(
         "balances, log entries, counts and order after each of the runs with batches of {}",
-        batch_sizes
-            .into_iter()
-            .map(grouped)
+        all.iter()
+            .map(|&(batch_size, _)| grouped(batch_size))
             .collect::<Vec<_>>()
             .join("; ")
     ));
@@ -100,9 +99,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_batch_is_larger_than_a_phase() {
-        assert_eq!(batch_sizes(20_000), [1, 100, 1_000, 10_000]);
-        assert_eq!(batch_sizes(10_000_000), BATCH_SIZES);
-        assert_eq!(batch_sizes(0), [1]);
+    fn every_batch_is_filled_at_least_once() {
+        let all = attempts_by_batch_size(20_000, 1_000_000);
+        assert_eq!(all[..2], [(1, 20_000), (100, 20_000)]);
+        assert_eq!(all[4..], [(100_000, 100_000), (1_000_000, 1_000_000)]);
+        assert_eq!(attempts_by_batch_size(5, 99), [(1, 5)]);
     }
 }

@@ -14,6 +14,8 @@ use anyhow::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK_ATTEMPTS: usize = 16;
+/// A phase is divided into so many rounds of the same number of attempts.
+const ROUNDS: u64 = 10;
 /// In a batch that is long, the clock is looked at after so many attempts.
 const LOOK_EVERY_ATTEMPTS: u64 = 256;
 
@@ -36,6 +38,8 @@ pub struct Outcome {
     pub commits: u64,
     pub commit_latency: Latency,
     pub throughput: Throughput,
+    /// Attempts a second of each round; none if there are fewer attempts than rounds.
+    pub rounds: Vec<f64>,
 }
 
 /// An attempt with the names fetched.
@@ -88,6 +92,52 @@ impl Transfer {
     }
 }
 
+/// The moments at which rounds end. What is committed with the end of the phase belongs to the last one.
+struct Rounds {
+    attempts: u64,
+    each: u64,
+    /// After how many attempts the present round ends; 0 for the last one, and if there are fewer attempts than rounds.
+    end: u64,
+    ticks: Vec<u64>,
+}
+
+impl Rounds {
+    fn start(attempts: u64, start: u64) -> Self {
+        Self {
+            attempts,
+            each: attempts / ROUNDS,
+            end: attempts / ROUNDS,
+            ticks: vec![start],
+        }
+    }
+
+    #[cold]
+    fn next(&mut self, clock: &Clock) {
+        self.ticks.push(clock.ticks());
+        let is_last = self.ticks.len() as u64 == ROUNDS;
+        self.end = if is_last { 0 } else { self.end + self.each };
+    }
+
+    fn finish(&mut self, end: u64) {
+        self.ticks.push(end);
+    }
+
+    fn rates(&self, clock: &Clock) -> Vec<f64> {
+        if self.each == 0 {
+            return Vec::new();
+        }
+        let last = self.attempts - (ROUNDS - 1) * self.each;
+        self.ticks
+            .windows(2)
+            .zip(1..)
+            .map(|(ends, round)| {
+                let attempts = if round == ROUNDS { last } else { self.each };
+                attempts as f64 / clock.seconds(ends[0], ends[1])
+            })
+            .collect()
+    }
+}
+
 /// Runs the phase. After each commit, `committed` holds the sequence number of the newest log entry that every later snapshot must see.
 pub fn run<W: Writer>(
     writer: &W,
@@ -104,6 +154,7 @@ pub fn run<W: Writer>(
 
     let start = clock.ticks();
     let mut throughput = Throughput::start(clock, start);
+    let mut rounds = Rounds::start(plan.attempts, start);
     let mut batch = writer.begin()?;
     for done in 1..=plan.attempts {
         if block_position == BLOCK_ATTEMPTS {
@@ -113,6 +164,9 @@ pub fn run<W: Writer>(
         let sequence = plan.sequence_start + successes + 1;
         successes += u64::from(block[block_position].execute(&mut batch, sequence)?);
         block_position += 1;
+        if done == rounds.end {
+            rounds.next(clock);
+        }
         batched += 1;
         if batched == plan.batch_size {
             let before = clock.ticks();
@@ -139,11 +193,13 @@ pub fn run<W: Writer>(
     committed.store(plan.sequence_start + successes, Ordering::Release);
     let end = clock.ticks();
     throughput.at(end, plan.attempts);
+    rounds.finish(end);
     Ok(Outcome {
         seconds: clock.seconds(start, end),
         successes,
         commits,
         commit_latency: latency,
         throughput,
+        rounds: rounds.rates(clock),
     })
 }

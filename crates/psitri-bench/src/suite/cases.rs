@@ -56,6 +56,8 @@ impl Profile {
 struct Less {
     lmdb_style: &'static str,
     lmdb_style_redb: &'static str,
+    comparative: &'static str,
+    index_hotpath: &'static str,
     group_commit: &'static str,
     write_through: &'static str,
 }
@@ -66,10 +68,18 @@ impl Less {
             Profile::Quick => Less {
                 lmdb_style: " --individual-writes 200 --batches 20 --nosync-writes 5000 --reads 100000 --range-reads 20000",
                 lmdb_style_redb: " --sorted-inserts 20000",
+                comparative: "",
+                index_hotpath: "",
                 group_commit: " --per-thread 50 --samples 3",
                 write_through: " --samples 3",
             },
-            Profile::Standard | Profile::Full => Less::default(),
+            // Three rounds of five samples.
+            Profile::Standard => Less {
+                comparative: " --samples 5",
+                index_hotpath: " --samples 5",
+                ..Less::default()
+            },
+            Profile::Full => Less::default(),
         }
     }
 }
@@ -175,10 +185,17 @@ pub fn of(profile: Profile, entries: &[Entry], sql_engines: &[String]) -> Vec<Ca
 
 fn bank(profile: Profile, cases: &mut Cases<'_>) {
     let accounts = profile.pick([20_000, 100_000, 1_000_000]);
-    let attempts = profile.pick([30_000, 100_000, 10_000_000]);
-    for (batch, words) in [
-        (1, "one transfer a commit"),
-        (100, "100 transfers a commit"),
+    for (batch, words, attempts) in [
+        (
+            1,
+            "one transfer a commit",
+            profile.pick([30_000, 200_000, 10_000_000]),
+        ),
+        (
+            100,
+            "100 transfers a commit",
+            profile.pick([30_000, 1_000_000, 10_000_000]),
+        ),
     ] {
         cases.add(
             Page::Bank,
@@ -191,7 +208,7 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
         );
     }
     if profile != Profile::Quick {
-        let attempts = profile.pick([0, 100_000, 10_000_000]);
+        let attempts = profile.pick([0, 200_000, 10_000_000]);
         cases.add(
             Page::Bank,
             "bank-large",
@@ -200,13 +217,14 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
             &format!("bank --num-accounts 1000000 --num-transactions {attempts} --batch-size 100"),
         );
     }
-    let attempts = profile.pick([20_000, 50_000, 2_000_000]);
+    let attempts = profile.pick([20_000, 100_000, 2_000_000]);
+    let batch_max = profile.pick([10_000, 1_000_000, 1_000_000]);
     cases.add(
         Page::Bank,
         "bank-sweep",
-        "Bank: from one transfer a commit to all in one",
+        "Bank: from one transfer a commit to a million",
         TRANSACTIONAL,
-        &format!("bank --num-accounts {accounts} --num-transactions {attempts} --sweep"),
+        &format!("bank --num-accounts {accounts} --num-transactions {attempts} --sweep --sweep-batch-max {batch_max}"),
     );
 }
 
@@ -250,7 +268,7 @@ fn emdb(profile: Profile, cases: &mut Cases<'_>) {
         "LMDB-style, as redb defines it today",
         EMDB_PAGE,
         &format!(
-            "lmdb-style --variant redb --records {records}{}{}",
+            "lmdb-style --variant redb --records {records} --cache-mib 4096{}{}",
             less.lmdb_style, less.lmdb_style_redb
         ),
     );
@@ -270,7 +288,7 @@ fn emdb(profile: Profile, cases: &mut Cases<'_>) {
         "comparative",
         "Inserts and reads on a small database",
         EVERY,
-        &format!("comparative --records {records}"),
+        &format!("comparative --records {records}{}", less.comparative),
     );
     cases.add(page, "kv", "Insert, get and remove", EMDB_PAGE, "kv");
     cases.add(
@@ -300,7 +318,7 @@ fn emdb(profile: Profile, cases: &mut Cases<'_>) {
         "index-hotpath",
         "Gets, replacements and a mix of both",
         EMDB_PAGE,
-        &format!("index-hotpath --records {records}"),
+        &format!("index-hotpath --records {records}{}", less.index_hotpath),
     );
 }
 
@@ -341,14 +359,19 @@ fn sql(profile: Profile, cases: &mut Cases<'_>, sql_engines: &[String]) {
 fn tides(profile: Profile, cases: &mut Cases<'_>) {
     let scale = match profile {
         Profile::Quick => 0.002,
-        Profile::Standard => 0.02,
+        Profile::Standard => 0.05,
         Profile::Full => 1.0,
     };
     for (name, arguments) in tides::cases(scale) {
+        let operations = arguments
+            .iter()
+            .find_map(|argument| argument.strip_prefix("--operations="))
+            .and_then(|operations| operations.parse().ok())
+            .map_or_else(String::new, grouped);
         cases.add(
             Page::Tides,
             &format!("tides-{}", name.replace('_', "-")),
-            &name,
+            &format!("{name}, {operations} operations"),
             TIDES,
             &format!("tides {}", arguments.join(" ")),
         );

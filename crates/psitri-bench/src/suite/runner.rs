@@ -106,17 +106,18 @@ impl SuiteOptions {
 
     fn info<R: Engines>(&self, registry: &R) -> Result<SuiteInfo> {
         let mut entries = registry.entries();
+        let mut sql_engines: Vec<String> = registry
+            .sql_entries()
+            .into_iter()
+            .map(|entry| entry.name)
+            .collect();
         if self.engine == "all" {
             entries.retain(|entry| !NOT_IN_ALL.contains(&entry.name.as_str()));
         } else {
             let wanted = driver::engines(registry, &self.engine)?;
             entries.retain(|entry| wanted.contains(&entry.name));
+            sql_engines.retain(|engine| wanted.contains(engine));
         }
-        let sql_engines: Vec<String> = registry
-            .sql_entries()
-            .into_iter()
-            .map(|entry| entry.name)
-            .collect();
         let mut cases = cases::of(self.profile, &entries, &sql_engines);
         if let Some(only) = &self.only {
             let words: Vec<&str> = only.split(',').map(str::trim).collect();

@@ -91,7 +91,7 @@ fn run_tides<E: Engine>(config: &TidesConfig, run: &Run<'_>) -> Result<Report> {
     let clock = run.clock;
     let settings = config.settings();
     let values = Values::new(config.values, config.value_size as usize);
-    let memory = MemorySampler::start();
+    let mut memory = MemorySampler::start();
     let mut engine = E::create(run.path, &settings).context("cannot create the database")?;
     let mut measured = Measured::default();
 
@@ -109,6 +109,7 @@ fn run_tides<E: Engine>(config: &TidesConfig, run: &Run<'_>) -> Result<Report> {
         engine = at_rest(engine, run, &settings)?;
         let seconds = clock.seconds(start, clock.ticks());
         measured.phases.push(Phase::new("populate", 0, seconds));
+        memory.forget_peaks();
     }
 
     let usage_before = Usage::now();
