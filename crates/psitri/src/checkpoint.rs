@@ -45,6 +45,8 @@ const REPLAYED_ENTRIES_MAX: u64 = 10_000;
 const REPLAYED_BYTES_MAX: u64 = 8 << 20;
 /// More than a full buffer needs: each opening and closing adds one.
 const REPLAYED_SEGMENTS_MAX: usize = 24;
+/// The active buffer is frozen when its log is longer than so many times `buffer_bytes`.
+const LOG_PER_BUFFER_MAX: u64 = 2;
 /// How many times as much as there is to merge a merge may write when the database is closed.
 const CLOSE_WRITES_MAX: u64 = 3;
 
@@ -483,6 +485,29 @@ impl Engine {
             && entries <= REPLAYED_ENTRIES_MAX
             && logged <= REPLAYED_BYTES_MAX
             && merge_bytes(self, active) > CLOSE_WRITES_MAX * active.bytes_used()
+    }
+
+    /// Whether the log of the active buffer is so long, compared to what is in it, that it holds the log's space for little: small entries
+    /// that are overwritten again and again, or much that other buffers and the trees have by now.
+    pub fn is_log_long(&self) -> bool {
+        let Some(log) = &self.log else {
+            return false;
+        };
+        let begin = (self.states.current().active().first_lsn).load(Ordering::Acquire);
+        let limit = LOG_PER_BUFFER_MAX * self.options.buffer_bytes as u64;
+        log.appended_lsn().saturating_sub(begin) >= limit.max(self.options.checkpoint_bytes)
+    }
+
+    /// Whether processes that did not live long have left so many segments with so little in each that they are more work for every opening
+    /// than what is in them.
+    pub fn has_many_short_segments(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| {
+            let segments = log.live_segments();
+            let kept =
+                (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed));
+            let filled = segments as u64 * self.options.wal_segment_bytes as u64 / 4;
+            segments > REPLAYED_SEGMENTS_MAX && kept < filled
+        })
     }
 
     /// Whether enough was written since the last checkpoint.

@@ -141,9 +141,17 @@ impl Database {
             threads: Mutex::new(threads),
             batches: Default::default(),
         };
-        Ok(Database {
+        let database = Database {
             core: Arc::new(core),
-        })
+        };
+        let engine = &database.core.engine;
+        if engine.has_many_short_segments()
+            && let Err(error) = engine.checkpoint_fully()
+        {
+            // The database is open all the same, and the next opening tries again.
+            engine.note_failure(&error);
+        }
+        Ok(database)
     }
 
     /// The keyspace `name`; created if there is none. Names are 1 to 255 bytes of UTF-8.

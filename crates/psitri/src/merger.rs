@@ -114,7 +114,7 @@ pub(crate) fn run(engine: &Engine) {
         } else if since.elapsed() >= engine.options.idle_flush {
             since = Instant::now();
             idle(engine, now.0);
-        } else if is_read_enough(engine) {
+        } else if is_read_enough(engine) || is_log_long(engine) {
             // As above, without memory the data stay where they are.
             let _ = engine.freeze(now.0);
         }
@@ -158,6 +158,11 @@ fn is_read_enough(engine: &Engine) -> bool {
     cost_bytes > 0
         && frozen_count(&state) < engine.options.frozen_buffers
         && cost_bytes >= merge_bytes(engine, state.active())
+}
+
+/// Whether nothing but the active buffer, which is far from full, keeps a long log.
+fn is_log_long(engine: &Engine) -> bool {
+    engine.is_log_long() && frozen_count(&engine.states.current()) < engine.options.frozen_buffers
 }
 
 /// Nothing was written for a while: merge what is there, checkpoint it, give space back.

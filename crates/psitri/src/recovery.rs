@@ -53,6 +53,8 @@ const ARENAS_KEPT_MAX: usize = 1;
 const WAL_SPARES_MAX: usize = 2;
 /// What an operation takes in the buffer beside its bytes in the log, at most about.
 pub(crate) const OP_BYTES_EXPECTED: u64 = 128;
+/// Address space for a record, as a multiple of the bytes of memory that it is expected to take: the directory grows by doubling.
+const ROOM_PER_BYTE_EXPECTED: u64 = 2;
 
 fn next_database_id() -> u64 {
     static NEXT: PlainAtomicU64 = PlainAtomicU64::new(1);
@@ -371,7 +373,7 @@ impl Recovery {
             .position(|(slot, taken)| taken.is_none() && newest.buffer(slot as u32).is_none())
             .unwrap_or(self.table.len());
         if slot >= KEYSPACES_MAX && self.table.iter().any(Option::is_none) && !newest.is_empty() {
-            self.begin_generation()?;
+            self.begin_generation(0)?;
             return self.add_keyspace(entry);
         }
         if slot >= KEYSPACES_MAX {
@@ -427,11 +429,19 @@ impl Recovery {
         if record.csn > self.tree_csn {
             self.end_trees()?;
         }
-        // A transaction may have filled the address space of its generation: it fits if it does not begin behind others.
+        // A transaction may have filled the address space of its generation, and that of a larger buffer than ours: it fits if it does not
+        // begin behind others, and has room enough.
         let expected = record.payload.len() as u64 + u64::from(record.op_count) * OP_BYTES_EXPECTED;
         let newest = &self.generations[0];
-        if !newest.is_empty() && newest.bytes_used() + expected > self.buffer_bytes {
-            self.begin_generation()?;
+        let room = ROOM_PER_BYTE_EXPECTED * expected;
+        if newest.is_empty() {
+            if room > self.reserve_bytes as u64 {
+                let roomy = Generation::with_room(newest.id, &self.pool, room)?;
+                self.generations[0] = Arc::new(roomy);
+                self.writers.clear();
+            }
+        } else if newest.bytes_used() + expected > self.buffer_bytes {
+            self.begin_generation(room)?;
         }
         for op in OpsIter::new(record.payload, record.op_count) {
             let op = op.map_err(|e| damaged(e.what))?;
@@ -444,15 +454,15 @@ impl Recovery {
     fn end_trees(&mut self) -> Result<()> {
         if self.generation_in_trees.is_none() {
             if !self.generations[0].is_empty() {
-                self.begin_generation()?;
+                self.begin_generation(0)?;
             }
             self.generation_in_trees = Some(self.generations[0].id - 1);
         }
         Ok(())
     }
 
-    fn begin_generation(&mut self) -> Result<()> {
-        let next = Generation::new(self.generations[0].id + 1, &self.pool)?;
+    fn begin_generation(&mut self, room: u64) -> Result<()> {
+        let next = Generation::with_room(self.generations[0].id + 1, &self.pool, room)?;
         self.generations.insert(0, Arc::new(next));
         self.writers.clear();
         Ok(())

@@ -154,9 +154,26 @@ pub(crate) struct Generation {
 
 impl Generation {
     pub fn new(id: u64, pool: &Arc<ArenaPool>) -> Result<Generation> {
-        Ok(Generation {
+        Ok(Generation::over(pool.take()?, id, pool))
+    }
+
+    /// As [`new`](Generation::new), with room for at least so many bytes: what is replayed may have been written with a larger buffer.
+    pub fn with_room(id: u64, pool: &Arc<ArenaPool>, bytes: u64) -> Result<Generation> {
+        if bytes <= pool.reserve_bytes as u64 {
+            return Generation::new(id, pool);
+        }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Ok(Generation::over(
+            reserve(bytes.min(RESERVE_BYTES_MAX))?,
             id,
-            arena: Some(Arc::new(pool.take()?)),
+            pool,
+        ))
+    }
+
+    fn over(arena: Arena, id: u64, pool: &Arc<ArenaPool>) -> Generation {
+        Generation {
+            id,
+            arena: Some(Arc::new(arena)),
             buffers: Box::new([const { OnceLock::new() }; TABLE_WIDTH]),
             slots: Mutex::new(Vec::new()),
             first_lsn: AtomicU64::new(u64::MAX),
@@ -166,7 +183,7 @@ impl Generation {
             large_bytes: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
             pool: Arc::clone(pool),
-        })
+        }
     }
 
     fn arena(&self) -> &Arc<Arena> {
@@ -255,6 +272,13 @@ impl Drop for Generation {
     }
 }
 
+fn reserve(bytes: usize) -> Result<Arena> {
+    Arena::new(bytes).map_err(|error| crate::engine::buffer_error(error, bytes))
+}
+
+/// What an arena can address.
+const RESERVE_BYTES_MAX: usize = 4 << 30;
+
 /// Arenas of finished generations, kept for the next ones: their pages are already there.
 pub(crate) struct ArenaPool {
     arenas: Mutex<Vec<Arena>>,
@@ -268,7 +292,7 @@ impl ArenaPool {
         ArenaPool {
             arenas: Mutex::new(Vec::new()),
             // A transaction may outgrow the budget before it spills, and writers of other keyspaces go on meanwhile.
-            reserve_bytes: (buffer_bytes * 8).clamp(64 << 20, 4 << 30),
+            reserve_bytes: (buffer_bytes * 8).clamp(64 << 20, RESERVE_BYTES_MAX),
             buffer_bytes: buffer_bytes as u64,
             kept_max,
         }
@@ -278,15 +302,18 @@ impl ArenaPool {
         self.reserve_bytes
     }
 
-    pub fn take(&self) -> Result<Arena> {
-        if let Some(arena) = self.arenas.lock().pop() {
-            return Ok(arena);
+    fn take(&self) -> Result<Arena> {
+        match self.arenas.lock().pop() {
+            Some(arena) => Ok(arena),
+            None => reserve(self.reserve_bytes),
         }
-        Arena::new(self.reserve_bytes)
-            .map_err(|error| crate::engine::buffer_error(error, self.reserve_bytes))
     }
 
     fn put(&self, mut arena: Arena) {
+        // One that was made for a large record has its memory for nothing else.
+        if arena.bytes_max() > (self.reserve_bytes as u64).next_multiple_of(1 << 16) {
+            return;
+        }
         let mut arenas = self.arenas.lock();
         if arenas.len() < self.kept_max {
             arena.reset();

@@ -265,6 +265,7 @@ impl WriteTxn {
                 self.forgo_log();
             }
             self.keep_ops();
+            self.look_at_log(0, 0);
             self.merge_and_go_on()?;
         }
         let buffer_bytes = self.db.engine.options.buffer_bytes;
