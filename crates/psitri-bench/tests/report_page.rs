@@ -91,6 +91,11 @@ fn what_others_do_better_comes_first_and_is_complete() {
     for row in &lost {
         assert_ne!(row[3], "model", "a check of the harness is no competitor");
         assert_ne!(row[3], "psitri-direct", "ours is no other");
+        assert!(!row[3].contains("bf-tree"), "weaker durability: {row:?}");
+        assert!(
+            !row[2].contains("generate pairs"),
+            "of the harness: {row:?}"
+        );
     }
     // Lower is better for sizes and times.
     assert!(
@@ -98,15 +103,14 @@ fn what_others_do_better_comes_first_and_is_complete() {
             .any(|row| row[2] == "compacted size: size on disk"),
         "{lost:?}"
     );
-    let upkeep = rows(&markdown, "\n### Opening, filling, checkpoints, closing\n");
-    assert!(
-        upkeep.iter().any(|row| row[2] == "checkpoint: time"),
-        "{upkeep:?}"
+    let upkeep = rows(
+        &markdown,
+        "\n### Opening, filling, checkpoints, compaction, closing\n",
     );
-    assert!(
-        lost.iter().all(|row| row[2] != "checkpoint: time"),
-        "{lost:?}"
-    );
+    for figure in ["checkpoint: time", "compacted size: time"] {
+        assert!(upkeep.iter().any(|row| row[2] == figure), "{upkeep:?}");
+        assert!(lost.iter().all(|row| row[2] != figure), "{lost:?}");
+    }
     let ratios: Vec<f64> = lost.iter().map(|row| ratio(row[0])).collect();
     assert!(
         ratios.windows(2).all(|pair| pair[0] >= pair[1]),
@@ -179,6 +183,138 @@ fn runs_without_figures_are_shown_with_their_reasons() {
 }
 
 #[test]
+fn an_engine_of_weaker_durability_is_shown_and_compared_with_nobody() {
+    let Written { html, markdown, .. } = written();
+    let label = "bf-tree (weaker durability)";
+    let case = between(&html, "<article id=\"bank-100k-batch-1\">", "</article>");
+    assert!(case.contains(label));
+    for section in ["id=\"others-faster\"", "id=\"ours-faster\""] {
+        let section = between(&html, section, "</section>");
+        assert!(!section.contains("bf-tree"), "{section}");
+    }
+    let glance = between(&html, "<table class=\"glance\">", "</table>");
+    assert!(glance.contains("redis (networked)") && !glance.contains("bf-tree"));
+    // It would be the best, and has no ratio.
+    let figures = between(case, "<table class=\"figures\">", "</table>");
+    let heads = between(figures, "<thead>", "</thead>");
+    let column = heads
+        .split("<th")
+        .position(|head| head.contains(label))
+        .expect("a column");
+    let row = figures
+        .split("<tr>")
+        .find(|row| row.contains("write only: operations a second"))
+        .expect("a row");
+    // The first column has no cell: it is the name of the figure.
+    let cell = row.split("<td").nth(column - 1).expect("a cell");
+    assert!(
+        cell.starts_with(" class=\"figure\"") && cell.contains("/s"),
+        "{cell}"
+    );
+    assert!(!cell.contains('×'), "{cell}");
+    assert!(row.contains("class=\"figure best\""), "{row}");
+
+    let settings = between(&html, "id=\"engines\"", "</section>");
+    assert!(settings.contains("<span class=\"chip\">weaker durability</span>"));
+    assert!(markdown.contains("**bf-tree** 1.2.3, weaker durability"));
+    assert!(settings.contains("Weaker durability: ") && markdown.contains("\nWeaker durability: "));
+}
+
+#[test]
+fn durability_stands_beside_figures_of_workloads_that_have_no_option_for_it() {
+    let Written { html, markdown, .. } = written();
+    assert!(!html.contains("set by the workload") && !markdown.contains("set by the workload"));
+    let case = |id: &str| between(&html, &format!("<article id=\"{id}\">"), "</article>");
+    let durability = |id: &str| between(case(id), "durability: ", "<");
+    assert_eq!(durability("lmdb-style"), "sync, and none in nosync writes");
+    assert_eq!(durability("sql-insert"), "none (synchronous off)");
+    let note = |figure: &str| {
+        let card = between(case("lmdb-style"), &format!("<strong>{figure}"), "</span>");
+        card.rsplit(" · ").next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(note("Nosync writes: operations"), "durability none");
+    assert_eq!(note("Individual writes: operations"), "durability sync");
+    let lost = rows(
+        &markdown,
+        "## Where others are faster\n\n### Throughput, time, size\n",
+    );
+    for (figure, durability) in [("nosync", "none"), ("individual", "sync")] {
+        let figure = format!("{figure} writes: operations a second");
+        let row = lost.iter().find(|row| row[2] == figure).expect("a row");
+        assert_eq!(row[6], durability);
+    }
+}
+
+#[test]
+fn a_size_that_took_time_is_a_chart_and_the_time_of_the_harness_is_none() {
+    let Written { html, markdown, .. } = written();
+    let case = between(&html, "<article id=\"lmdb-style\">", "</article>");
+    let chart = between(case, "<strong>Compacted size: size on disk", "</figure>");
+    assert!(chart.contains("lower is better") && chart.contains("MiB"));
+    assert!(!html.contains("enerate pairs") && !markdown.contains("enerate pairs"));
+}
+
+#[test]
+fn sections_do_not_claim_what_was_not_run() {
+    let Written { html, .. } = written();
+    let sql = between(&html, "<section id=\"sqlite\">", "</p>");
+    assert!(sql.contains("psitri has no SQL"), "{sql}");
+    assert!(!html.contains("own benchmark program") && !html.contains("same statements"));
+}
+
+#[test]
+fn the_glance_and_the_cost_of_a_reader_are_in_the_markdown_file_too() {
+    let Written { html, markdown, .. } = written();
+    let bank = between(&markdown, "\n## Bank transfers\n", "\n## ");
+    let glance = rows(bank, "### At a glance\n");
+    let html_rows = between(&html, "<table class=\"glance\">", "</table>");
+    // One row is the head.
+    assert_eq!(glance.len(), html_rows.matches("<tr>").count() - 1);
+    let row = glance
+        .iter()
+        .find(|row| row[1] == "write only: operations a second")
+        .expect("a row");
+    // Beside rocksdb, lmdb, mdbx, redb, fjall, sled and emdb; ours is not among them.
+    let heads = between(bank, "### At a glance\n", "| ---");
+    let heads = &heads[heads.find("| case").expect("a head")..];
+    let heads: Vec<&str> = heads.split('|').map(str::trim).collect();
+    let emdb = heads.iter().position(|head| *head == "emdb");
+    // There is nothing before the first bar of the head.
+    assert_eq!(row[emdb.expect("a column") - 1], "1.40×");
+    assert!(!heads.contains(&"psitri"));
+
+    let impact = rows(bank, "#### What a reader costs the writer\n");
+    let ours = impact.iter().find(|row| row[0] == "psitri");
+    let ours = ours.expect("a row of ours");
+    assert_eq!(ours[1..4], ["297,000/s", "267,300/s", "-10.0 %"]);
+    assert_eq!(ours[5], "none");
+    assert!(html.contains("<h4>What a reader costs the writer</h4>"));
+}
+
+#[test]
+fn latencies_have_a_table_with_mean_and_p95() {
+    let Written { html, markdown, .. } = written();
+    let heads = "| phase | engine | mean | median | p95 | p99 | p99.9 | longest | durability |";
+    assert!(markdown.contains(heads));
+    let bank = between(&markdown, "\n## Bank transfers\n", "\n## ");
+    let latency = rows(bank, "#### Latency\n");
+    let ours = latency
+        .iter()
+        .find(|row| row[0] == "write only" && row[1] == "psitri")
+        .expect("a row of ours");
+    // 1.2 µs is the median of ours.
+    let expected = ["1.44 µs", "1.2 µs", "1.92 µs", "4.8 µs", "48 µs", "1.08 ms"];
+    assert_eq!(ours[2..8], expected);
+    let case = between(&html, "<article id=\"bank-100k-batch-1\">", "</article>");
+    let table = between(case, "Latency, in figures", "</table>");
+    for expected in expected {
+        assert!(table.contains(expected), "{expected}");
+    }
+    // Nobody is ranked by them.
+    assert!(!markdown.contains("latency, p95") && !markdown.contains("latency, mean"));
+}
+
+#[test]
 fn text_of_others_is_escaped() {
     let Written { html, markdown, .. } = written();
     for text in ["<others>", "<wrong>", "<b>and why"] {
@@ -225,12 +361,16 @@ fn every_page_and_case_has_its_charts_and_its_command() {
             "{anchor}"
         );
     }
-    assert!(!html.contains("id=\"tides\""), "a page without cases");
+    assert!(!html.contains("id=\"db-bench\""), "a page without cases");
     let sweep = between(&html, "<article class=\"sweep\">", "</article>");
     assert!(
         sweep.contains("By batch size")
             && sweep.contains("<code>bank --num-accounts 100000</code>")
     );
+    let tides = between(&html, "<section id=\"tides\">", "</section>");
+    let sweep = between(tides, "<article class=\"sweep\">", "</article>");
+    assert!(sweep.contains("By batch size") && !sweep.contains("test-name"));
+    assert!(sweep.contains("Autocommit: operations a second by batch size"));
     assert_eq!(html.matches("<svg").count(), charts.len());
     for chart in &charts {
         assert!(markdown.contains(&format!("(charts/{chart})")), "{chart}");

@@ -7,7 +7,7 @@ use super::figures::{Better, Name, Rank, Unit};
 use super::format;
 use super::palette::Palette;
 use super::sweep::Sweep;
-use crate::report::{Phase, Report};
+use crate::report::{Phase, Report, Series};
 use maud::Markup;
 
 pub struct Card {
@@ -94,7 +94,7 @@ fn bar_card(comparison: &Comparison<'_>, palette: &Palette, row: &Row) -> Option
         .filter_map(|(engine, cell)| {
             let spread = (*cell)?;
             let remark = own
-                .filter(|own| own.median > 0.0)
+                .filter(|own| own.median > 0.0 && !comparison.weaker[engine])
                 .map(|own| format::times(spread.median / own.median));
             Some(Bar {
                 mark: palette.mark(comparison.engines[engine], ours == Some(engine)),
@@ -114,7 +114,10 @@ fn bar_card(comparison: &Comparison<'_>, palette: &Palette, row: &Row) -> Option
     let title = capitalised(&row.name.words());
     let label = format!("{}. {title}", comparison.case.title);
     Some(Card {
-        note: note(&[direction(kind.better), &durability(comparison)]),
+        note: note(&[
+            direction(kind.better),
+            &durability(comparison, row.name.phase.as_deref()),
+        ]),
         drawing: bars::draw(&label, &bars),
         file: file_of(comparison, &row.name),
         title,
@@ -130,8 +133,8 @@ fn note(parts: &[&str]) -> String {
     parts.join(" · ")
 }
 
-fn durability(comparison: &Comparison<'_>) -> String {
-    format!("durability {}", comparison.durability)
+fn durability(comparison: &Comparison<'_>, phase: Option<&str>) -> String {
+    format!("durability {}", comparison.durability_of(phase))
 }
 
 /// The run that stands for an engine where runs cannot be put together: the one whose time is in the middle.
@@ -194,7 +197,7 @@ fn over_time(comparison: &Comparison<'_>, palette: &Palette) -> Vec<Card> {
             note: note(&[
                 "operations in each second",
                 "the middle run",
-                &durability(comparison),
+                &durability(comparison, Some(phase)),
             ]),
             drawing: lines::draw(Lines {
                 label: &format!("{}. {title}", comparison.case.title),
@@ -208,6 +211,30 @@ fn over_time(comparison: &Comparison<'_>, palette: &Palette) -> Vec<Card> {
         }
     };
     phases.iter().map(card).collect()
+}
+
+/// Larger ranges of x are drawn by decades, if a linear axis would crowd most points at its beginning.
+const LINEAR_RANGE_MAX: f64 = 50.0;
+/// The part of a linear axis in which half of the points are too many.
+const CROWDED: f64 = 0.2;
+
+/// Sizes that grow tenfold from point to point need decades; two hundred rounds, one after another, do not.
+fn axis_of(found: &[(usize, &Series)]) -> Axis {
+    let mut x: Vec<f64> = found
+        .iter()
+        .flat_map(|(_, series)| &series.points)
+        .map(|point| point.0)
+        .collect();
+    x.sort_by(f64::total_cmp);
+    let (Some(&min), Some(&max)) = (x.first(), x.last()) else {
+        return Axis::Number;
+    };
+    let is_wide = min > 0.0 && max / min > LINEAR_RANGE_MAX;
+    if is_wide && x[x.len() / 2] <= max * CROWDED {
+        Axis::Decades
+    } else {
+        Axis::Number
+    }
 }
 
 fn series(comparison: &Comparison<'_>, palette: &Palette) -> Vec<Card> {
@@ -241,12 +268,12 @@ fn series(comparison: &Comparison<'_>, palette: &Palette) -> Vec<Card> {
             note: note(&[
                 &first.y_label.replace('_', " "),
                 "the middle run",
-                &durability(comparison),
+                &durability(comparison, None),
             ]),
             drawing: lines::draw(Lines {
                 label: &format!("{}. {title}", comparison.case.title),
                 x_label: &first.x_label.replace('_', " "),
-                axis: Axis::Number,
+                axis: axis_of(&found),
                 unit: Unit::Plain,
                 lines,
             }),
@@ -286,7 +313,7 @@ fn latencies(comparison: &Comparison<'_>, palette: &Palette) -> Vec<Card> {
             note: note(&[
                 "median, p99, p99.9, longest",
                 "lower is better",
-                &durability(comparison),
+                &durability(comparison, phase.as_deref()),
             ]),
             drawing: ranges::draw(&format!("{}. {title}", comparison.case.title), &ranges),
             file: file_of(comparison, &median.name),
@@ -375,11 +402,11 @@ pub fn of_sweep(
                 })
             })
             .collect();
-        let option = sweep.option.replace('-', " ");
+        let option = sweep.words();
         let title = format!("{} by {option}", capitalised(&name.words()));
         let durability = comparisons
             .first()
-            .map(|comparison| durability(comparison))
+            .map(|comparison| durability(comparison, name.phase.as_deref()))
             .unwrap_or_default();
         Card {
             note: note(&[direction(name.kind().better), &durability]),
@@ -400,4 +427,27 @@ pub fn of_sweep(
         }
     };
     sweep_figures(comparisons).into_iter().map(card).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_drawn_by_decades_and_rounds_are_not() {
+        let is_by_decades = |x: &[f64]| {
+            let series = Series {
+                name: String::new(),
+                x_label: String::new(),
+                y_label: String::new(),
+                points: x.iter().map(|&x| (x, 1.0)).collect(),
+            };
+            matches!(axis_of(&[(0, &series)]), Axis::Decades)
+        };
+        assert!(is_by_decades(&[1.0, 100.0, 1_000.0, 10_000.0, 1_000_000.0]));
+        assert!(!is_by_decades(&[1.0, 2.0, 4.0, 8.0]));
+        assert!(!is_by_decades(&[0.0, 100.0, 1_000.0]));
+        let rounds: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert!(!is_by_decades(&rounds));
+    }
 }

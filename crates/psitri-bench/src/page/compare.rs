@@ -2,7 +2,8 @@
 //!
 //! Medians of the runs that passed are compared, within one case, which one machine ran with one durability. Ours is `psitri`, or the first
 //! engine whose name begins with `psitri-` in cases that have no `psitri`; no engine of that family counts as another, and neither does an
-//! engine that only checks the harness.
+//! engine that only checks the harness. An engine whose commits survive less than those of the others is shown beside them and compared
+//! with nobody: it has no ratio, and is never the best. One behind a socket is compared like any other.
 use super::figures::{self, Better, Kind, Name, Rank};
 use crate::registry::NOT_IN_ALL;
 use crate::report::Report;
@@ -46,10 +47,12 @@ pub struct Comparison<'r> {
     pub case: &'r Case,
     /// Those that were to run, and those that did.
     pub engines: Vec<&'r str>,
+    /// Of each engine, whether its commits survive less than the others' do.
+    pub weaker: Vec<bool>,
     /// The position of ours.
     pub ours: Option<usize>,
     pub rows: Vec<Row>,
-    /// Of the runs that passed; the same in all.
+    /// Of the runs that passed, in all phases together; the same in all runs.
     pub durability: String,
     /// The runs that passed, by engine.
     pub reports: Vec<Vec<&'r Report>>,
@@ -129,18 +132,34 @@ impl<'r> Comparison<'r> {
             .iter()
             .position(|engine| *engine == OURS)
             .or_else(|| engines.iter().position(|engine| is_ours(engine)));
+        let weaker = |engine: &&str| {
+            let mut entries = results.info.engines.iter();
+            entries.any(|entry| entry.name == **engine && entry.capabilities.weaker_durability)
+        };
+        let weaker = engines.iter().map(weaker).collect();
+        let durability =
+            durability.or_else(|| figures::own_durability(&case.workload, None).map(str::to_owned));
         Self {
             case,
             engines,
+            weaker,
             ours,
             rows,
-            durability: durability.unwrap_or_else(|| "set by the workload".to_owned()),
+            durability: durability.unwrap_or_else(|| "not known".to_owned()),
             reports,
         }
     }
 
-    /// The medians of a row with its ratio to ours: more than one is better than ours.
+    /// How durable the commits of a phase are.
+    pub fn durability_of(&self, phase: Option<&str>) -> &str {
+        figures::own_durability(&self.case.workload, phase).unwrap_or(&self.durability)
+    }
+
+    /// How many times better than ours an engine is: more than one is better.
     pub fn ratio(&self, row: &Row, engine: usize) -> Option<f64> {
+        if self.weaker[engine] {
+            return None;
+        }
         let ours = row.cells[self.ours?]?;
         advantage(row.kind().better?, row.cells[engine]?.median, ours.median)
     }
@@ -150,6 +169,7 @@ impl<'r> Comparison<'r> {
         let better = row.kind().better?;
         (0..self.engines.len())
             .filter(|&engine| is_ours(self.engines[engine]) || is_other(self.engines[engine]))
+            .filter(|&engine| !self.weaker[engine])
             .filter_map(|engine| Some((engine, row.cells[engine]?.median)))
             .reduce(|best, next| match better {
                 Better::Higher if next.1 > best.1 => next,
@@ -188,7 +208,7 @@ impl<'r> Comparison<'r> {
             .and_then(|(engine, _)| Some((self.engines[engine], row.cells[engine]?.median)));
         Some(Verdict {
             case: self.case,
-            durability: self.durability.clone(),
+            durability: self.durability_of(row.name.phase.as_deref()).to_owned(),
             name: row.name.clone(),
             other: self.engines[best],
             others_median: theirs.median,

@@ -2,9 +2,12 @@
 //! engines.
 //!
 //! Primary figures are throughput, time and size; secondary ones latency, memory and processor time; then comes upkeep, the time of opening,
-//! filling, checkpoints and closing. The rest is context: shown, never compared. A figure
+//! filling, checkpoints, compaction and closing. The rest is context: shown, never compared. A figure
 //! that the table does not know is context, so that a new workload cannot rank engines by accident.
-use crate::report::Report;
+use crate::emdb::{Comparative, ConcurrentReads, GroupCommit, WriteThrough};
+use crate::lmdb_style::LmdbStyle;
+use crate::report::{Phase, Report};
+use crate::workload::Workload;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +29,10 @@ pub enum Rank {
 pub const RANKS: [(Rank, &str); 3] = [
     (Rank::Primary, "Throughput, time, size"),
     (Rank::Secondary, "Latency, memory, processor time"),
-    (Rank::Upkeep, "Opening, filling, checkpoints, closing"),
+    (
+        Rank::Upkeep,
+        "Opening, filling, checkpoints, compaction, closing",
+    ),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +85,9 @@ const KINDS: &[Kind] = &[
     kind("worst_second", "operations in the worst second", HIGHER, Unit::PerSecond, Rank::Primary),
     kind("seconds", "time", LOWER, Unit::Seconds, Rank::Primary),
     kind("file_bytes", "size on disk", LOWER, Unit::Bytes, Rank::Primary),
+    kind("latency_mean", "latency, mean", LOWER, Unit::Microseconds, Rank::Context),
     kind("latency_p50", "latency, median", LOWER, Unit::Microseconds, Rank::Context),
+    kind("latency_p95", "latency, p95", LOWER, Unit::Microseconds, Rank::Context),
     kind("latency_p99", "latency, p99", LOWER, Unit::Microseconds, Rank::Secondary),
     kind("latency_p999", "latency, p99.9", LOWER, Unit::Microseconds, Rank::Context),
     kind("latency_max", "latency, longest", LOWER, Unit::Microseconds, Rank::Context),
@@ -121,11 +129,29 @@ static UNKNOWN: Kind = kind("*", "", None, Unit::Plain, Rank::Context);
 /// The time of a phase that only makes ready for what is measured, or puts away what was.
 static UPKEEP_TIME: Kind = kind("seconds", "time", LOWER, Unit::Seconds, Rank::Upkeep);
 
-/// The time of the last is that of a checkpoint. Some engines have nothing to do in these phases.
-const UPKEEP_PHASES: &[&str] = &["populate", "checkpoint", "close", "uncompacted size"];
+/// Some engines have nothing to do in these phases.
+const UPKEEP_PHASES: &[&str] = &["populate", "checkpoint", "close"];
+
+/// Phases that are there for their size. The time of the first is that of a checkpoint, the time of the second that of a compaction.
+const SIZE_PHASES: &[&str] = &["uncompacted size", "compacted size"];
 
 /// Work of the harness, not of an engine.
-const HARNESS_PHASES: &[&str] = &["names"];
+const HARNESS_PHASES: &[&str] = &["names", "generate pairs"];
+
+/// The figures of the table of latencies, and what heads their columns there.
+pub const LATENCIES: [(&str, &str); 6] = [
+    ("latency_mean", "mean"),
+    ("latency_p50", "median"),
+    ("latency_p95", "p95"),
+    ("latency_p99", "p99"),
+    ("latency_p999", "p99.9"),
+    ("latency_max", "longest"),
+];
+
+/// Whether a phase is one of these, which are in words.
+fn is_one_of(phases: &[&str], phase: &str) -> bool {
+    phases.contains(&phase.replace('_', " ").as_str())
+}
 
 impl Kind {
     pub fn of(name: &str) -> &'static Self {
@@ -146,7 +172,8 @@ pub struct Name {
 
 impl Name {
     pub fn kind(&self) -> &'static Kind {
-        let is_upkeep = |phase: &String| UPKEEP_PHASES.contains(&phase.replace('_', " ").as_str());
+        let is_upkeep =
+            |phase: &String| is_one_of(UPKEEP_PHASES, phase) || is_one_of(SIZE_PHASES, phase);
         if self.figure == "seconds" && self.phase.as_ref().is_some_and(is_upkeep) {
             return &UPKEEP_TIME;
         }
@@ -190,7 +217,7 @@ pub fn of(report: &Report) -> Vec<(Name, f64)> {
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
     for phase in &report.phases {
         let of = Some(phase.name.as_str());
-        if HARNESS_PHASES.contains(&phase.name.as_str()) {
+        if is_one_of(HARNESS_PHASES, &phase.name) {
             continue;
         }
         if phase.ops > 0 {
@@ -204,14 +231,16 @@ pub fn of(report: &Report) -> Vec<(Name, f64)> {
             add(of, "worst_to_median", steadiness.worst_to_median);
         }
         if let Some(latency) = &phase.latency_us {
+            // Reports from before these two were measured have zeros there.
+            let measured = |value: f64| (value > 0.0).then_some(value);
+            add(of, "latency_mean", measured(latency.mean));
             add(of, "latency_p50", Some(latency.p50));
+            add(of, "latency_p95", measured(latency.p95));
             add(of, "latency_p99", Some(latency.p99));
             add(of, "latency_p999", Some(latency.p999));
             add(of, "latency_max", Some(latency.max));
         }
-        // A phase that is nothing but a size is there for its size.
-        let only_size = phase.ops == 0 && phase.seconds == 0.0;
-        let file = if only_size {
+        let file = if is_there_for_its_size(phase) {
             "file_bytes"
         } else {
             "phase_file_bytes"
@@ -243,10 +272,61 @@ pub fn of(report: &Report) -> Vec<(Name, f64)> {
     figures
 }
 
-/// How durable the commits of a run were, as its configuration says.
+/// A phase in which nothing else is measured, or one of those whose time is that of what makes the size.
+fn is_there_for_its_size(phase: &Phase) -> bool {
+    let nothing_else = phase.ops == 0 && phase.seconds == 0.0;
+    nothing_else || is_one_of(SIZE_PHASES, &phase.name)
+}
+
+/// How durable the commits of a run were, as its configuration says, in the names of the sync modes.
 pub fn durability(config: &serde_json::Value) -> Option<String> {
     let find = |key: &str| Some(config.get(key)?.as_str()?.to_owned());
-    find("sync_mode").or_else(|| find("durability"))
+    let of_sqlite = |synchronous: String| match synchronous.as_str() {
+        "off" => "none (synchronous off)".to_owned(),
+        "normal" => "async (synchronous normal)".to_owned(),
+        "full" => "sync (synchronous full)".to_owned(),
+        _ => format!("synchronous {synchronous}"),
+    };
+    find("sync_mode")
+        .or_else(|| find("durability"))
+        .or_else(|| find("synchronous").map(of_sqlite))
+}
+
+/// Workloads that have no option for it: workload, phase in words, and how durable its commits are. A `*` stands for all phases that no
+/// line before it names; without a phase it is what is said of the whole run.
+const OWN_DURABILITY: &[(&str, Option<&str>, &str)] = &[
+    (LmdbStyle::NAME, Some("nosync writes"), "none"),
+    (LmdbStyle::NAME, Some("*"), "sync"),
+    (LmdbStyle::NAME, None, "sync, and none in nosync writes"),
+    (Comparative::NAME, Some("compare read"), "none"),
+    (
+        Comparative::NAME,
+        None,
+        "none, with a flush at the end that is timed",
+    ),
+    (
+        ConcurrentReads::NAME,
+        None,
+        "none, with a flush before the reads",
+    ),
+    (GroupCommit::NAME, None, "sync"),
+    (WriteThrough::NAME, Some("sync"), "sync"),
+    (WriteThrough::NAME, Some("write through"), "write-through"),
+    (WriteThrough::NAME, None, "sync and write-through"),
+];
+
+/// How durable the commits of a phase are, or those of the whole run, where the workload and not its configuration says so.
+pub fn own_durability(workload: &str, phase: Option<&str>) -> Option<&'static str> {
+    let phase = phase.map(|phase| phase.replace('_', " "));
+    OWN_DURABILITY
+        .iter()
+        .filter(|(known, ..)| *known == workload)
+        .find(|(_, of, _)| match (of, &phase) {
+            (Some(of), Some(phase)) => *of == "*" || of == phase,
+            (Some(_), None) => false,
+            (None, _) => true,
+        })
+        .map(|(.., words)| *words)
 }
 
 /// Option and value of each argument; the same for `--option value` and `--option=value`.
@@ -298,8 +378,68 @@ mod tests {
         };
         assert_eq!(rank("close", "seconds"), Rank::Upkeep);
         assert_eq!(rank("uncompacted_size", "seconds"), Rank::Upkeep);
+        assert_eq!(rank("compacted_size", "seconds"), Rank::Upkeep);
+        assert_eq!(rank("compacted_size", "file_bytes"), Rank::Primary);
         assert_eq!(rank("close", "latency_p99"), Rank::Secondary);
         assert_eq!(rank("total", "seconds"), Rank::Primary);
+    }
+
+    #[test]
+    fn durability_is_said_in_the_names_of_the_sync_modes() {
+        let config = |key: &str, value: &str| durability(&serde_json::json!({ key: value }));
+        assert_eq!(config("sync_mode", "async").as_deref(), Some("async"));
+        let off = config("synchronous", "off");
+        assert_eq!(off.as_deref(), Some("none (synchronous off)"));
+        let full = config("synchronous", "full");
+        assert_eq!(full.as_deref(), Some("sync (synchronous full)"));
+        assert_eq!(config("records", "20"), None);
+
+        let of = own_durability;
+        assert_eq!(of("lmdb-style", Some("individual_writes")), Some("sync"));
+        assert_eq!(of("lmdb-style", Some("nosync_writes")), Some("none"));
+        let whole = "sync, and none in nosync writes";
+        assert_eq!(of("lmdb-style", None), Some(whole));
+        let both = of("write-through", None);
+        assert_eq!(both, Some("sync and write-through"));
+        let one = of("write-through", Some("write_through"));
+        assert_eq!(one, Some("write-through"));
+        assert_eq!(of("group-commit", Some("one_thread")), Some("sync"));
+        assert_eq!(of("bank", Some("write_only")), None);
+    }
+
+    #[test]
+    fn what_only_the_harness_does_is_no_figure() {
+        let mut report = Report::new("lmdb-style", "psitri", serde_json::Value::Null);
+        let phases = ["names", "generate_pairs", "bulk_load"];
+        report.phases = phases.map(|name| Phase::new(name, 10, 1.0)).to_vec();
+        let names: Vec<_> = of(&report).into_iter().map(|(name, _)| name).collect();
+        assert!(
+            names
+                .iter()
+                .filter_map(|name| name.phase.as_deref())
+                .all(|phase| phase == "bulk_load"),
+            "{names:?}"
+        );
+    }
+
+    #[test]
+    fn the_size_of_a_phase_with_a_time_is_compared_if_it_is_there_for_its_size() {
+        let mut report = Report::new("lmdb-style", "psitri", serde_json::Value::Null);
+        let phases = [("compacted_size", 0), ("removals", 10)];
+        report.phases = phases
+            .map(|(name, ops)| Phase {
+                file_bytes: Some(4_096),
+                ..Phase::new(name, ops, 0.5)
+            })
+            .to_vec();
+        let rank = |phase: &str| {
+            of(&report)
+                .into_iter()
+                .find(|(name, value)| name.phase.as_deref() == Some(phase) && *value == 4_096.0)
+                .map(|(name, _)| name.kind().rank)
+        };
+        assert_eq!(rank("compacted_size"), Some(Rank::Primary));
+        assert_eq!(rank("removals"), Some(Rank::Context));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 use super::cards::{self, Card};
 use super::chart;
 use super::compare::{Comparison, OURS, Verdict, lost, won};
-use super::figures::{Name, RANKS};
+use super::figures::{LATENCIES, Name, RANKS, Unit};
 use super::status::{self, Status};
-use super::{CHARTS_DIRECTORY, Compared, DURABILITY, command, format, sections};
+use super::{CHARTS_DIRECTORY, Compared, DURABILITY, command, format, overview, palette, sections};
 use crate::report::mebibytes;
 use std::fmt::Display;
 
@@ -222,12 +222,17 @@ impl Document {
     }
 
     fn page(&mut self, report: &Compared<'_>, comparisons: &[&Comparison<'_>]) {
+        self.glance(report, comparisons);
         for (sweep, of_sweep) in sections::sweeps(comparisons) {
-            self.heading(3, &format!("By {}", sweep.option.replace('-', " ")));
+            self.heading(3, &format!("By {}", sweep.words()));
             self.paragraph(&format!("`{}`", sweep.common));
             self.charts(cards::of_sweep(&sweep, &of_sweep, &report.palette));
             for name in cards::sweep_figures(&of_sweep) {
-                self.paragraph(&escaped(&name.words()));
+                let durability = of_sweep.first().map_or("not known", |first| {
+                    first.durability_of(name.phase.as_deref())
+                });
+                let words = format!("{} (durability {durability})", name.words());
+                self.paragraph(&escaped(&words));
                 let mut headings = vec!["engine".to_owned()];
                 headings.extend(sweep.cases.iter().map(|(number, _)| format::plain(*number)));
                 let rows = cards::sweep_engines(&of_sweep)
@@ -261,7 +266,9 @@ impl Document {
                 .iter()
                 .map(|&engine| report.palette.label(comparison.engines[engine])),
         );
-        let rows = comparison.rows.iter().map(|row| {
+        let rows = comparison.rows.iter();
+        let rows = rows.filter(|row| !sections::is_only_latency(row));
+        let rows = rows.map(|row| {
             let mut cells = vec![row.name.words()];
             cells.extend(shown.iter().map(|&engine| match row.cells[engine] {
                 None => "–".to_owned(),
@@ -280,7 +287,77 @@ impl Document {
             }));
             cells
         });
+        self.impact(report, comparison);
         self.table(&headings, rows.collect::<Vec<_>>());
+        self.latencies(report, comparison);
+    }
+
+    /// Every speed of the page as a ratio to ours.
+    fn glance(&mut self, report: &Compared<'_>, comparisons: &[&Comparison<'_>]) {
+        let engines = sections::glance_engines(comparisons);
+        if engines.is_empty() {
+            return;
+        }
+        self.heading(3, "At a glance");
+        self.paragraph(sections::GLANCE_NOTE);
+        let mut headings = vec!["case".to_owned(), "figure".to_owned()];
+        headings.extend(engines.iter().map(|engine| report.palette.label(engine)));
+        let mut rows = Vec::new();
+        for comparison in comparisons {
+            for row in sections::speeds(comparison) {
+                let mut cells = vec![comparison.case.title.clone(), row.name.words()];
+                cells.extend(engines.iter().map(|engine| {
+                    sections::glance_ratio(comparison, row, engine)
+                        .map_or_else(|| "–".to_owned(), format::times)
+                }));
+                rows.push(cells);
+            }
+        }
+        self.table(&headings, rows);
+    }
+
+    fn impact(&mut self, report: &Compared<'_>, comparison: &Comparison<'_>) {
+        let rows = sections::impacts(comparison);
+        if rows.is_empty() {
+            return;
+        }
+        self.heading(4, sections::IMPACT_TITLE);
+        let rate = |rate: f64| format::text(Unit::PerSecond, rate);
+        let cells = |row: &sections::Impact| {
+            vec![
+                report.palette.label(comparison.engines[row.engine]),
+                rate(row.alone),
+                rate(row.beside),
+                row.change(),
+                row.reads.map_or_else(|| "–".to_owned(), rate),
+                comparison.durability.clone(),
+            ]
+        };
+        self.table(&sections::IMPACT_HEADINGS, rows.iter().map(cells));
+        self.heading(4, "Figures");
+    }
+
+    fn latencies(&mut self, report: &Compared<'_>, comparison: &Comparison<'_>) {
+        let rows = sections::latency_rows(comparison);
+        if rows.is_empty() {
+            return;
+        }
+        self.heading(4, "Latency");
+        let mut headings = vec!["phase", "engine"];
+        headings.extend(LATENCIES.map(|(_, heading)| heading));
+        headings.push("durability");
+        let time = |value: f64| format::text(Unit::Microseconds, value);
+        let cells = |row: &sections::LatencyRow<'_>| {
+            let mut cells = vec![
+                row.phase.replace('_', " "),
+                report.palette.label(comparison.engines[row.engine]),
+            ];
+            let times = row.values.iter();
+            cells.extend(times.map(|value| value.map_or_else(|| "–".to_owned(), time)));
+            cells.push(comparison.durability_of(Some(row.phase)).to_owned());
+            cells
+        };
+        self.table(&headings, rows.iter().map(cells));
     }
 
     fn validation(&mut self, report: &Compared<'_>) {
@@ -344,14 +421,16 @@ impl Document {
 
     fn engines(&mut self, report: &Compared<'_>) {
         self.heading(2, "Engines and their settings");
+        if overview::has_weaker(&report.results.info) {
+            self.paragraph(overview::WEAKER);
+        }
         for entry in &report.results.info.engines {
-            let networked = if entry.capabilities.networked {
-                ", networked"
-            } else {
-                ""
+            let remark = match palette::remark(&entry.capabilities) {
+                remark if remark.is_empty() => remark,
+                remark => format!(", {remark}"),
             };
             self.paragraph(&format!(
-                "**{}** {}{networked}",
+                "**{}** {}{remark}",
                 escaped(&entry.name),
                 escaped(&entry.description.version)
             ));

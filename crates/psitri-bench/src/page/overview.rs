@@ -4,7 +4,7 @@ use super::command;
 use super::compare::{Comparison, Verdict, lost, won};
 use super::figures::{RANKS, Rank};
 use super::format;
-use super::palette::Palette;
+use super::palette::{self, Palette};
 use super::status::{self, Status};
 use crate::report::mebibytes;
 use crate::suite::results::{Results, SuiteInfo};
@@ -220,15 +220,26 @@ pub fn machine(info: &SuiteInfo) -> Markup {
     }
 }
 
+/// Said where an engine is named so.
+pub const WEAKER: &str = "Weaker durability: commits survive less than the name of the sync mode promises, so the figures are shown \
+     beside those of the others and compared with none.";
+
+pub fn has_weaker(info: &SuiteInfo) -> bool {
+    let mut entries = info.engines.iter();
+    entries.any(|entry| entry.capabilities.weaker_durability)
+}
+
 pub fn engines(info: &SuiteInfo, comparisons: &[Comparison<'_>], palette: &Palette) -> Markup {
     html! {
         section #engines {
             h2 { "Engines and their settings" }
             p.about { "Every engine gets the same durability, the same bytes, fresh readers and a process of its own. " (super::DURABILITY) }
+            @if has_weaker(info) { p.about { (WEAKER) } }
             div.engines { @for entry in &info.engines {
                 div.engine {
                     h4 { span.swatch.(palette.class(&entry.name)) {} (entry.name) " " small { (entry.description.version) }
-                        @if entry.capabilities.networked { " " span.chip { "networked" } } }
+                        @let remark = palette::remark(&entry.capabilities);
+                        @if !remark.is_empty() { " " span.chip { (remark) } } }
                     ul { @for line in &entry.description.settings { li { (line) } } }
                     @for (cases, lines) in status::other_settings(comparisons, entry) {
                         details { summary { "In " (cases.join(", ")) } ul { @for line in &lines { li { (line) } } } }

@@ -5,6 +5,7 @@
 //! sign.
 use super::chart::Mark;
 use super::compare::{is_other, is_ours};
+use crate::engine::Capabilities;
 use crate::suite::results::Results;
 use std::fmt::Write;
 
@@ -31,7 +32,21 @@ const CHECKS: (&str, &str) = ("#9a9ea6", "#70757e");
 pub struct Palette {
     others: Vec<String>,
     ours: Vec<String>,
-    networked: Vec<String>,
+    /// What is said of some engines wherever they are named.
+    remarks: Vec<(String, String)>,
+}
+
+/// What a reader has to know of an engine beside its figures; empty for most.
+pub fn remark(capabilities: &Capabilities) -> String {
+    let remarks = [
+        (capabilities.networked, "networked"),
+        (capabilities.weaker_durability, "weaker durability"),
+    ];
+    let words: Vec<&str> = remarks
+        .into_iter()
+        .filter_map(|(holds, words)| holds.then_some(words))
+        .collect();
+    words.join(", ")
 }
 
 impl Palette {
@@ -39,12 +54,13 @@ impl Palette {
         let mut palette = Self {
             others: Vec::new(),
             ours: vec!["psitri".to_owned(), "psitri-direct".to_owned()],
-            networked: Vec::new(),
+            remarks: Vec::new(),
         };
         for entry in &results.info.engines {
             palette.add(&entry.name);
-            if entry.capabilities.networked {
-                palette.networked.push(entry.name.clone());
+            let remark = remark(&entry.capabilities);
+            if !remark.is_empty() {
+                palette.remarks.push((entry.name.clone(), remark));
             }
         }
         for case in &results.info.cases {
@@ -66,16 +82,11 @@ impl Palette {
         }
     }
 
-    pub fn is_networked(&self, engine: &str) -> bool {
-        self.networked.iter().any(|known| known == engine)
-    }
-
-    /// The name, and that it is behind a socket.
+    /// The name, and that it is behind a socket or less durable than the others.
     pub fn label(&self, engine: &str) -> String {
-        if self.is_networked(engine) {
-            format!("{engine} (networked)")
-        } else {
-            engine.to_owned()
+        match self.remarks.iter().find(|(known, _)| known == engine) {
+            Some((_, remark)) => format!("{engine} ({remark})"),
+            None => engine.to_owned(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A section of the page for each published page: what it measures, a glance at all ratios, sweeps, then each case with its charts and tables.
 use super::cards::{self, Card};
 use super::compare::{Comparison, Row, is_other};
-use super::figures::{Name, Rank, Unit};
+use super::figures::{LATENCIES, Name, Rank, Unit};
 use super::format;
 use super::palette::Palette;
 use super::sweep::{self, Sweep};
@@ -41,7 +41,8 @@ pub fn words(page: Page) -> (&'static str, &'static str, &'static str) {
         Page::Sqlite => (
             "sqlite",
             "SQL",
-            "The same statements through SQLite's interface, on its own storage and on ours.",
+            "The bank, inserts of one row and TATP, beside SQLite. SQLite is given statements; psitri has no SQL and runs the same transactions \
+             through its own interface.",
         ),
         Page::Tides => (
             "tides",
@@ -52,7 +53,7 @@ pub fn words(page: Page) -> (&'static str, &'static str, &'static str) {
         Page::DbBench => (
             "db-bench",
             "db_bench",
-            "RocksDB's own benchmark program, against RocksDB and against PsiTri behind the same interface.",
+            "The benchmarks of RocksDB's db_bench, written anew for this suite: every engine runs them through its own interface.",
         ),
     }
 }
@@ -116,34 +117,52 @@ fn is_speed(row: &Row) -> bool {
         && row.name.figure != "worst_second"
 }
 
-/// Every speed of the page as a ratio to ours.
-fn glance(comparisons: &[&Comparison<'_>], palette: &Palette) -> Markup {
-    let engines: Vec<&str> = cards::sweep_engines(comparisons)
+pub const GLANCE_NOTE: &str = "Speed as a multiple of ours: more than 1 is faster than psitri, whatever the figure's direction.";
+
+/// The columns of the glance: whoever has figures and is compared with ours.
+pub fn glance_engines<'r>(comparisons: &[&Comparison<'r>]) -> Vec<&'r str> {
+    let is_compared = |comparison: &&Comparison<'_>, engine: &str| {
+        let mut positions = 0..comparison.engines.len();
+        positions.any(|position| {
+            comparison.engines[position] == engine
+                && !comparison.weaker[position]
+                && !comparison.reports[position].is_empty()
+        })
+    };
+    cards::sweep_engines(comparisons)
         .into_iter()
         .filter(|engine| {
             comparisons
                 .iter()
                 .all(|c| c.ours.is_none_or(|ours| c.engines[ours] != *engine))
         })
-        .filter(|engine| {
-            comparisons.iter().any(|c| {
-                c.engines
-                    .iter()
-                    .zip(&c.reports)
-                    .any(|(e, r)| e == engine && !r.is_empty())
-            })
-        })
-        .collect();
+        .filter(|engine| comparisons.iter().any(|c| is_compared(c, engine)))
+        .collect()
+}
+
+/// The rows of a case in the glance.
+pub fn speeds<'a>(comparison: &'a Comparison<'_>) -> impl Iterator<Item = &'a Row> {
+    comparison.rows.iter().filter(|row| is_speed(row))
+}
+
+pub fn glance_ratio(comparison: &Comparison<'_>, row: &Row, engine: &str) -> Option<f64> {
+    let position = comparison.engines.iter().position(|known| *known == engine);
+    position.and_then(|position| comparison.ratio(row, position))
+}
+
+/// Every speed of the page as a ratio to ours.
+fn glance(comparisons: &[&Comparison<'_>], palette: &Palette) -> Markup {
+    let engines = glance_engines(comparisons);
     html! {
         @if !engines.is_empty() {
             h3 { "At a glance" }
-            p.note { "Speed as a multiple of ours: more than 1 is faster than psitri, whatever the figure's direction." }
+            p.note { (GLANCE_NOTE) }
             div.scroll tabindex="0" {
                 table.glance {
                     thead { tr { th { "case" } @for engine in &engines { th.figure { (palette.label(engine)) } } } }
                     tbody {
                         @for comparison in comparisons {
-                            @for row in comparison.rows.iter().filter(|row| is_speed(row)) {
+                            @for row in speeds(comparison) {
                                 tr {
                                     th scope="row" { a href=(format!("#{}", comparison.case.id)) { (comparison.case.title) } br; small { (row.name.words()) } }
                                     @for engine in &engines { (glance_cell(comparison, row, engine)) }
@@ -158,8 +177,7 @@ fn glance(comparisons: &[&Comparison<'_>], palette: &Palette) -> Markup {
 }
 
 fn glance_cell(comparison: &Comparison<'_>, row: &Row, engine: &str) -> Markup {
-    let position = comparison.engines.iter().position(|known| *known == engine);
-    let ratio = position.and_then(|position| comparison.ratio(row, position));
+    let ratio = glance_ratio(comparison, row, engine);
     let class = match ratio {
         Some(ratio) if ratio > 1.0 && is_other(engine) => "figure faster",
         _ => "figure",
@@ -169,7 +187,7 @@ fn glance_cell(comparison: &Comparison<'_>, row: &Row, engine: &str) -> Markup {
 
 fn sweep_article(sweep: &Sweep<'_>, comparisons: &[&Comparison<'_>], palette: &Palette) -> Markup {
     let engines = cards::sweep_engines(comparisons);
-    let option = sweep.option.replace('-', " ");
+    let option = sweep.words();
     html! {
         article.sweep {
             h3 { "By " (option) }
@@ -208,7 +226,7 @@ fn sweep_row(
                     None => "–",
                 } }
             }
-            td { @for comparison in comparisons.iter().take(1) { (comparison.durability) } }
+            td { @for comparison in comparisons.iter().take(1) { (comparison.durability_of(name.phase.as_deref())) } }
         }
     }
 }
@@ -232,6 +250,7 @@ fn case_article(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
     let (compared, context): (Vec<&Row>, Vec<&Row>) = comparison
         .rows
         .iter()
+        .filter(|row| !is_only_latency(row))
         .partition(|row| row.rank() != Rank::Context);
     html! {
         article id=(case.id) {
@@ -247,6 +266,7 @@ fn case_article(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
                 (grid(&cards::of_case(comparison, palette)))
                 (impact(comparison, palette))
                 (figures(comparison, &compared, palette))
+                (latencies(comparison, palette))
                 @if !context.is_empty() {
                     details { summary { "Further figures" } (figures(comparison, &context, palette)) }
                 }
@@ -255,8 +275,105 @@ fn case_article(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
     }
 }
 
-/// What a reader costs the writer, where a workload measures both.
-fn impact(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
+/// Shown in the table of latencies and in no other.
+pub fn is_only_latency(row: &Row) -> bool {
+    let is_latency = LATENCIES
+        .iter()
+        .any(|(figure, _)| row.name.figure == *figure);
+    is_latency && row.rank() == Rank::Context
+}
+
+/// The medians of an engine in a phase.
+pub struct LatencyRow<'a> {
+    pub phase: &'a str,
+    /// As a position.
+    pub engine: usize,
+    /// In the order of [`LATENCIES`].
+    pub values: [Option<f64>; LATENCIES.len()],
+}
+
+/// All latencies of a case, engine by engine in each phase.
+pub fn latency_rows<'a>(comparison: &'a Comparison<'_>) -> Vec<LatencyRow<'a>> {
+    let mut phases: Vec<&str> = Vec::new();
+    for row in &comparison.rows {
+        let Some(phase) = row.name.phase.as_deref() else {
+            continue;
+        };
+        if row.name.figure == "latency_p50" && !phases.contains(&phase) {
+            phases.push(phase);
+        }
+    }
+    let mut found = Vec::new();
+    for phase in phases {
+        let rows = LATENCIES.map(|(figure, _)| {
+            let is_it =
+                |row: &&Row| row.name.figure == figure && row.name.phase.as_deref() == Some(phase);
+            comparison.rows.iter().find(is_it)
+        });
+        for engine in 0..comparison.engines.len() {
+            let values = rows.map(|row| Some(row?.cells[engine]?.median));
+            if values.iter().any(Option::is_some) {
+                found.push(LatencyRow {
+                    phase,
+                    engine,
+                    values,
+                });
+            }
+        }
+    }
+    found
+}
+
+fn latencies(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
+    let rows = latency_rows(comparison);
+    html! {
+        @if !rows.is_empty() {
+            details {
+                summary { "Latency, in figures" }
+                div.scroll tabindex="0" { table {
+                    thead { tr { th { "phase and engine" } @for (_, heading) in LATENCIES { th.figure { (heading) } } th { "durability" } } }
+                    tbody { @for row in &rows {
+                        tr.ours[comparison.ours == Some(row.engine)] {
+                            th scope="row" { (palette.label(comparison.engines[row.engine])) br; small { (row.phase.replace('_', " ")) } }
+                            @for value in row.values {
+                                td.figure { @match value { Some(value) => (format::text(Unit::Microseconds, value)), None => "–" } }
+                            }
+                            td { (comparison.durability_of(Some(row.phase))) }
+                        }
+                    } }
+                } }
+            }
+        }
+    }
+}
+
+/// What a reader costs the writer of an engine.
+pub struct Impact {
+    /// As a position.
+    pub engine: usize,
+    pub alone: f64,
+    pub beside: f64,
+    pub reads: Option<f64>,
+}
+
+impl Impact {
+    pub fn change(&self) -> String {
+        format!("{:+.1} %", (self.beside / self.alone - 1.0) * 100.0)
+    }
+}
+
+pub const IMPACT_TITLE: &str = "What a reader costs the writer";
+pub const IMPACT_HEADINGS: [&str; 6] = [
+    "engine",
+    "write only",
+    "beside a reader",
+    "change",
+    "reader",
+    "durability",
+];
+
+/// Of the engines of which the workload measured both.
+pub fn impacts(comparison: &Comparison<'_>) -> Vec<Impact> {
     let name = |phase: &str, figure: &str| Name {
         phase: Some(phase.to_owned()),
         figure: figure.to_owned(),
@@ -264,31 +381,33 @@ fn impact(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
     let rate = |phase: &str, figure: &str, engine: &str| {
         cards::median(comparison, &name(phase, figure), engine)
     };
-    let rows: Vec<(usize, f64, f64, Option<f64>)> = (0..comparison.engines.len())
-        .filter_map(|engine| {
-            let label = comparison.engines[engine];
-            let alone = rate("write_only", "ops_per_second", label)?;
-            let beside = rate("write_read", "ops_per_second", label)?;
-            Some((
-                engine,
-                alone,
-                beside,
-                rate("write_read", "reads_per_second", label),
-            ))
+    let of = |engine: usize| {
+        let label = comparison.engines[engine];
+        Some(Impact {
+            engine,
+            alone: rate("write_only", "ops_per_second", label)?,
+            beside: rate("write_read", "ops_per_second", label)?,
+            reads: rate("write_read", "reads_per_second", label),
         })
-        .collect();
+    };
+    (0..comparison.engines.len()).filter_map(of).collect()
+}
+
+fn impact(comparison: &Comparison<'_>, palette: &Palette) -> Markup {
+    let rows = impacts(comparison);
+    let [engine, figures @ .., durability] = IMPACT_HEADINGS;
     html! {
         @if !rows.is_empty() {
-            h4 { "What a reader costs the writer" }
+            h4 { (IMPACT_TITLE) }
             div.scroll tabindex="0" { table {
-                thead { tr { th { "engine" } th.figure { "write only" } th.figure { "beside a reader" } th.figure { "change" } th.figure { "reader" } th { "durability" } } }
-                tbody { @for (engine, alone, beside, reads) in rows {
-                    tr.ours[comparison.ours == Some(engine)] {
-                        th scope="row" { (palette.label(comparison.engines[engine])) }
-                        td.figure { (format::text(Unit::PerSecond, alone)) }
-                        td.figure { (format::text(Unit::PerSecond, beside)) }
-                        td.figure { (format!("{:+.1} %", (beside / alone - 1.0) * 100.0)) }
-                        td.figure { @match reads { Some(reads) => (format::text(Unit::PerSecond, reads)), None => "–" } }
+                thead { tr { th { (engine) } @for heading in figures { th.figure { (heading) } } th { (durability) } } }
+                tbody { @for row in &rows {
+                    tr.ours[comparison.ours == Some(row.engine)] {
+                        th scope="row" { (palette.label(comparison.engines[row.engine])) }
+                        td.figure { (format::text(Unit::PerSecond, row.alone)) }
+                        td.figure { (format::text(Unit::PerSecond, row.beside)) }
+                        td.figure { (row.change()) }
+                        td.figure { @match row.reads { Some(reads) => (format::text(Unit::PerSecond, reads)), None => "–" } }
                         td { (comparison.durability) }
                     }
                 } }
@@ -326,7 +445,7 @@ fn figure_cell(comparison: &Comparison<'_>, row: &Row, engine: usize) -> Markup 
     let own = comparison
         .ours
         .and_then(|ours| row.cells[ours])
-        .filter(|own| own.median > 0.0);
+        .filter(|own| own.median > 0.0 && !comparison.weaker[engine]);
     html! {
         @match row.cells[engine] {
             None => "–",

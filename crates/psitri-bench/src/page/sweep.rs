@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// The cases of a sweep in the order of the number.
 pub struct Sweep<'r> {
-    /// Without hyphens: `batch-size`.
+    /// Without the hyphens before it: `batch-size`.
     pub option: String,
     /// What all cases have in common, as arguments.
     pub common: String,
@@ -16,14 +16,30 @@ pub struct Sweep<'r> {
 /// Fewer points are a comparison, not a line.
 const CASES_MIN: usize = 3;
 
+/// Options that give a run a name and change nothing in it: cases that differ in them alone are the same.
+const NAMING: &[&str] = &["test-name"];
+
 /// Workload, swept option, and the other options.
 type GroupKey = (String, String, String);
+
+impl Sweep<'_> {
+    pub fn words(&self) -> String {
+        match self.option.as_str() {
+            "batch" => "batch size".to_owned(),
+            option => option.replace('-', " "),
+        }
+    }
+}
 
 /// All sweeps among the cases, in the order of their first cases.
 pub fn find<'r>(cases: &[&'r Case]) -> Vec<Sweep<'r>> {
     let options: Vec<_> = cases
         .iter()
-        .map(|case| figures::options(&case.arguments))
+        .map(|case| {
+            let mut options = figures::options(&case.arguments);
+            options.retain(|option, _| !NAMING.contains(&option.as_str()));
+            options
+        })
         .collect();
     let mut groups: Vec<(GroupKey, Vec<(f64, &'r Case)>)> = Vec::new();
     for (case, given) in cases.iter().zip(&options) {
@@ -91,5 +107,39 @@ mod tests {
         assert_eq!(sweeps[0].common, "bank --num-accounts 10");
         let numbers: Vec<f64> = sweeps[0].cases.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, [1.0, 100.0, 5000.0]);
+    }
+
+    #[test]
+    fn a_name_of_its_own_does_not_keep_a_case_out_of_a_sweep() {
+        let cases: Vec<Case> = crate::tides::cases(0.01)
+            .into_iter()
+            .map(|(name, arguments)| Case {
+                id: name.replace('_', "-"),
+                page: Page::Tides,
+                title: name,
+                workload: "tides".to_owned(),
+                arguments: std::iter::once("tides".to_owned())
+                    .chain(arguments)
+                    .collect(),
+                engines: Vec::new(),
+            })
+            .collect();
+        let sweeps = find(&cases.iter().collect::<Vec<_>>());
+        let found: Vec<(String, Vec<f64>)> = sweeps
+            .iter()
+            .map(|sweep| {
+                let numbers = sweep.cases.iter().map(|(number, _)| *number);
+                (sweep.words(), numbers.collect())
+            })
+            .collect();
+        let by_batch = |numbers: &[f64]| ("batch size".to_owned(), numbers.to_vec());
+        assert_eq!(
+            found,
+            [
+                by_batch(&[1.0, 10.0, 100.0, 1_000.0, 10_000.0]),
+                by_batch(&[1.0, 100.0, 1_000.0]),
+            ]
+        );
+        assert!(!sweeps[0].common.contains("test-name"));
     }
 }

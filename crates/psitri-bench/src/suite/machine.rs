@@ -17,16 +17,9 @@ pub fn this(directory: &Path) -> Machine {
     }
 }
 
-/// The commit of the working directory, marked if files differ from it.
+/// The commit of the sources that this program was compiled from, marked if they differed from it; the build script finds it out.
 pub fn commit() -> Option<String> {
-    let commit = output("git", &["rev-parse", "--short=12", "HEAD"])?;
-    let changed = output("git", &["status", "--porcelain", "--untracked-files=no"])
-        .is_some_and(|changes| !changes.is_empty());
-    Some(if changed {
-        format!("{commit} with changes")
-    } else {
-        commit
-    })
+    option_env!("PSITRI_BENCH_COMMIT").map(str::to_owned)
 }
 
 /// The first value of a `name : value` line.

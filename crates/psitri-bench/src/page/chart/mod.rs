@@ -7,6 +7,7 @@ pub mod bars;
 pub mod lines;
 pub mod ranges;
 
+use super::figures::Unit;
 use super::palette;
 use maud::{Markup, PreEscaped, html};
 
@@ -66,6 +67,19 @@ fn ticks(max: f64) -> Vec<f64> {
     (0..=count).map(|tick| f64::from(tick) * step).collect()
 }
 
+/// The same, round in the unit that the labels are in.
+fn ticks_of(unit: Unit, max: f64) -> Vec<f64> {
+    if unit != Unit::Bytes {
+        return ticks(max);
+    }
+    let mut scale = 1.0;
+    while max / scale >= 1024.0 {
+        scale *= 1024.0;
+    }
+    let scaled = ticks(max / scale).into_iter();
+    scaled.map(|tick| tick * scale).collect()
+}
+
 fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Markup {
     html! {
         line class=(class) x1=(coordinate(from.0)) y1=(coordinate(from.1)) x2=(coordinate(to.0)) y2=(coordinate(to.1)) {}
@@ -100,6 +114,17 @@ mod tests {
                 "{max}: {ticks:?}"
             );
         }
+    }
+
+    #[test]
+    fn ticks_of_sizes_are_round_in_their_unit() {
+        const MIB: f64 = 1_048_576.0;
+        assert_eq!(
+            ticks_of(Unit::Bytes, 47.3 * MIB),
+            [0.0, 20.0 * MIB, 40.0 * MIB, 60.0 * MIB]
+        );
+        assert_eq!(ticks_of(Unit::Bytes, 0.0), [0.0, 1.0]);
+        assert_eq!(ticks_of(Unit::Seconds, 4.0), ticks(4.0));
     }
 
     #[test]
