@@ -80,6 +80,8 @@ survives! {
     redb: psitri_bench_peers::engines::redb::Redb,
     #[cfg(feature = "lmdb")]
     lmdb: psitri_bench_peers::engines::lmdb::Lmdb,
+    #[cfg(feature = "mdbx")]
+    mdbx: psitri_bench_peers::engines::mdbx::Mdbx,
     #[cfg(feature = "canopydb")]
     canopydb: psitri_bench_peers::engines::canopydb::Canopydb,
     #[cfg(feature = "fjall")]

@@ -8,22 +8,30 @@
 //! page writes is up to the system, so that a power failure may cost the whole database, not only the newest commits. `async` is the same
 //! with a flush every few milliseconds; `sync` and `write-through` are LMDB's default, a flush at each commit, by the only writer.
 //!
-//! Keys have up to 511 bytes. A file becomes smaller only by copying it, so that there is no compaction in place.
+//! Keys have up to 511 bytes. A file becomes smaller only by copying it, without its free pages: compaction makes such a copy, puts it in
+//! the place of the file and opens that. In `none` the copy is not flushed, in the other modes it is before it replaces anything.
 #![allow(unsafe_code)] // heed leaves it to its user that nobody else changes the mapped file.
 use crate::flusher::{Flusher, INTERVAL};
 use anyhow::{Context, Result};
 use heed::types::Bytes;
-use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn, WithoutTls};
+use heed::{
+    CompactionOption, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn, WithoutTls,
+};
 use psitri_bench::engine::{
     Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
     SyncMode, Writer,
 };
-use std::fs;
+use std::fs::{self, File};
 use std::ops::Bound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Checked against the lock file by a test.
 pub const VERSION: &str = "0.9.70 (heed 0.22.1)";
+
+/// LMDB names them so.
+const FILE_NAME: &str = "data.mdb";
+const LOCK_FILE_NAME: &str = "lock.mdb";
+const COPY_NAME: &str = "compacted.mdb";
 
 const MAP_BYTES_MIN: u64 = 16 << 30;
 const READERS_MAX: u32 = 512;
@@ -31,9 +39,16 @@ const READERS_MAX: u32 = 512;
 type Tree = Database<Bytes, Bytes>;
 
 pub struct Lmdb {
+    /// Absent after a compaction that could not open the file again.
+    opened: Option<Opened>,
+    flusher: Option<Flusher>,
+    path: PathBuf,
+    settings: Settings,
+}
+
+struct Opened {
     env: Env<WithoutTls>,
     tree: Tree,
-    flusher: Option<Flusher>,
 }
 
 pub struct LmdbBatch<'a> {
@@ -82,7 +97,7 @@ fn open_env(path: &Path, settings: &Settings) -> Result<Env<WithoutTls>> {
 }
 
 impl Lmdb {
-    fn new(env: Env<WithoutTls>, tree: Tree, settings: &Settings) -> Result<Self> {
+    fn new(env: Env<WithoutTls>, tree: Tree, path: &Path, settings: &Settings) -> Result<Self> {
         let flusher = match settings.sync_mode {
             SyncMode::Async => {
                 let env = env.clone();
@@ -90,7 +105,45 @@ impl Lmdb {
             }
             _ => None,
         };
-        Ok(Self { env, tree, flusher })
+        Ok(Self {
+            opened: Some(Opened { env, tree }),
+            flusher,
+            path: path.to_owned(),
+            settings: *settings,
+        })
+    }
+
+    #[inline]
+    fn opened(&self) -> Result<&Opened> {
+        self.opened
+            .as_ref()
+            .context("the database could not be opened again after a compaction")
+    }
+
+    /// Ends the thread, then the environment.
+    fn shut(&mut self) -> Result<()> {
+        // Ended before the environment is waited for, whatever the outcome of its flushes.
+        let flushed = self.flusher.take().map_or(Ok(()), Flusher::finish);
+        if let Some(opened) = self.opened.take() {
+            opened.env.prepare_for_closing().wait();
+        }
+        flushed
+    }
+
+    /// Whether files are flushed at all when nobody asks.
+    fn flushes(&self) -> bool {
+        self.settings.sync_mode != SyncMode::None
+    }
+
+    /// Puts the copy in the place of the data file, which is closed.
+    fn put_copy_in_place(&self) -> Result<()> {
+        fs::rename(self.path.join(COPY_NAME), self.path.join(FILE_NAME))?;
+        // It described the old file. LMDB makes another.
+        fs::remove_file(self.path.join(LOCK_FILE_NAME))?;
+        if self.flushes() {
+            File::open(&self.path)?.sync_all()?;
+        }
+        Ok(())
     }
 }
 
@@ -99,14 +152,15 @@ impl Writer for Lmdb {
 
     #[inline]
     fn begin(&self) -> Result<LmdbBatch<'_>> {
+        let opened = self.opened()?;
         Ok(LmdbBatch {
-            transaction: self.env.write_txn()?,
-            tree: self.tree,
+            transaction: opened.env.write_txn()?,
+            tree: opened.tree,
         })
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.env.force_sync()?)
+        Ok(self.opened()?.env.force_sync()?)
     }
 }
 
@@ -170,7 +224,7 @@ impl Engine for Lmdb {
         let mut transaction = env.write_txn()?;
         let tree = env.create_database(&mut transaction, None)?;
         transaction.commit()?;
-        Self::new(env, tree, settings)
+        Self::new(env, tree, path, settings)
     }
 
     fn open(path: &Path, settings: &Settings) -> Result<Self> {
@@ -181,31 +235,32 @@ impl Engine for Lmdb {
             .context("there is no database in the file")?;
         // Committed, so that the handle outlives the transaction.
         transaction.commit()?;
-        Self::new(env, tree, settings)
+        Self::new(env, tree, path, settings)
     }
 
     /// In the order of the keys, at the end of the tree as long as nothing is behind them.
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
         let mut sorted: Vec<(&[u8], &[u8])> = entries.collect();
         sorted.sort_unstable_by_key(|(key, _)| *key);
-        let mut transaction = self.env.write_txn()?;
-        let last = self.tree.last(&transaction)?.map(|(key, _)| key.to_vec());
+        let Opened { env, tree } = self.opened()?;
+        let mut transaction = env.write_txn()?;
+        let last = tree.last(&transaction)?.map(|(key, _)| key.to_vec());
         for (key, value) in sorted {
             let flags = match &last {
                 Some(last) if key <= last.as_slice() => PutFlags::empty(),
                 _ => PutFlags::APPEND,
             };
-            self.tree
-                .put_with_flags(&mut transaction, flags, key, value)?;
+            tree.put_with_flags(&mut transaction, flags, key, value)?;
         }
         Ok(transaction.commit()?)
     }
 
     #[inline]
     fn snapshot(&self, _mode: ReadMode) -> Result<LmdbSnapshot<'_>> {
+        let opened = self.opened()?;
         Ok(LmdbSnapshot {
-            transaction: self.env.read_txn()?,
-            tree: self.tree,
+            transaction: opened.env.read_txn()?,
+            tree: opened.tree,
         })
     }
 
@@ -218,28 +273,37 @@ impl Engine for Lmdb {
         self.sync()
     }
 
+    /// LMDB compacts by copying: the copy takes the place of the file, which is opened again.
     fn compact(&mut self) -> Result<bool> {
-        Ok(false)
+        let copy = self
+            .opened()?
+            .env
+            .copy_to_path(self.path.join(COPY_NAME), CompactionOption::Enabled)?;
+        if self.flushes() {
+            copy.sync_all()?;
+        }
+        let replaced = self.shut().and_then(|()| self.put_copy_in_place());
+        // Opened in any case: without the copy in its place, the old file is as good as it was.
+        *self = Self::open(&self.path, &self.settings)?;
+        replaced?;
+        Ok(true)
     }
 
     fn sizes(&self) -> Result<EngineSizes> {
-        let transaction = self.env.read_txn()?;
-        let tree = self.tree.stat(&transaction)?;
+        let opened = self.opened()?;
+        let transaction = opened.env.read_txn()?;
+        let tree = opened.tree.stat(&transaction)?;
         let page_bytes = u64::from(tree.page_size);
         let pages = tree.branch_pages + tree.leaf_pages + tree.overflow_pages;
         Ok(EngineSizes {
             reachable_bytes: Some(pages as u64 * page_bytes),
-            data_bytes: Some((self.env.info().last_page_number as u64 + 1) * page_bytes),
+            data_bytes: Some((opened.env.info().last_page_number as u64 + 1) * page_bytes),
             log_bytes: None,
         })
     }
 
-    fn close(self) -> Result<()> {
-        if let Some(flusher) = self.flusher {
-            flusher.finish()?;
-        }
-        self.env.prepare_for_closing().wait();
-        Ok(())
+    fn close(mut self) -> Result<()> {
+        self.shut()
     }
 }
 
@@ -322,5 +386,75 @@ impl Cursor for LmdbCursor<'_> {
     #[inline]
     fn entry(&self) -> Option<(&[u8], &[u8])> {
         self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRIES: u32 = 20_000;
+
+    fn write_all(engine: &Lmdb) -> Result<()> {
+        let mut batch = engine.begin()?;
+        for number in 0..ENTRIES {
+            Batch::put(&mut batch, &number.to_be_bytes(), &[1; 200])?;
+        }
+        Batch::commit(batch)?;
+        assert_eq!(count(engine)?, u64::from(ENTRIES));
+        Ok(())
+    }
+
+    fn count(engine: &Lmdb) -> Result<u64> {
+        engine.snapshot(ReadMode::Latest)?.count()
+    }
+
+    #[test]
+    fn compaction_makes_the_file_smaller_in_every_mode() -> Result<()> {
+        for sync_mode in [
+            SyncMode::None,
+            SyncMode::Async,
+            SyncMode::Sync,
+            SyncMode::WriteThrough,
+        ] {
+            let settings = Settings {
+                sync_mode,
+                ..Settings::default()
+            };
+            let directory = tempfile::tempdir()?;
+            let mut engine = Lmdb::create(directory.path(), &settings)?;
+            write_all(&engine)?;
+            let mut batch = engine.begin()?;
+            for number in 100..ENTRIES {
+                Batch::delete(&mut batch, &number.to_be_bytes())?;
+            }
+            Batch::commit(batch)?;
+            let before = engine.sizes()?.data_bytes;
+            assert!(engine.compact()?);
+            assert_eq!(count(&engine)?, 100, "{sync_mode:?}");
+            let after = engine.sizes()?.data_bytes;
+            assert!(
+                after < before.map(|bytes| bytes / 10),
+                "{sync_mode:?}: {before:?} bytes before and {after:?} after"
+            );
+            assert!(!directory.path().join(COPY_NAME).exists());
+            write_all(&engine)?;
+            engine.close()?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_compaction_that_fails_leaves_the_database_open() -> Result<()> {
+        let settings = Settings {
+            sync_mode: SyncMode::Async,
+            ..Settings::default()
+        };
+        let directory = tempfile::tempdir()?;
+        let mut engine = Lmdb::create(directory.path(), &settings)?;
+        fs::create_dir(directory.path().join(COPY_NAME))?;
+        assert!(engine.compact().is_err());
+        write_all(&engine)?;
+        engine.close()
     }
 }

@@ -18,10 +18,20 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 
 /// How the file may grow, in bytes.
+#[derive(Clone, Copy)]
 pub struct Geometry {
     pub lower: u64,
+    /// Of a file that is made; one that exists stays as it is without.
+    pub now: Option<u64>,
     pub upper: u64,
     pub growth_step: u64,
+    pub shrink_threshold: u64,
+}
+
+/// Whether an environment with these flags is flushed by nothing but being asked to.
+pub fn never_flushes(flags: ffi::MDBX_env_flags_t) -> bool {
+    // The flag contains that of SAFE_NOSYNC.
+    flags & ffi::MDBX_UTTERLY_NOSYNC == ffi::MDBX_UTTERLY_NOSYNC
 }
 
 fn check(code: c_int) -> Result<()> {
@@ -58,6 +68,8 @@ unsafe fn bytes<'a>(value: &ffi::MDBX_val) -> &'a [u8] {
 pub struct Environment {
     raw: NonNull<ffi::MDBX_env>,
     table: ffi::MDBX_dbi,
+    /// Closing leaves the newest pages to the system as well.
+    closes_without_flush: bool,
 }
 
 // SAFETY: libmdbx synchronises everything that is done to an environment, readers and the one writer included.
@@ -77,6 +89,10 @@ impl Environment {
             bail!("there is no database at {}", path.display());
         }
         let name = CString::new(path.as_os_str().as_bytes())?;
+        // Failures come as codes. What it would print besides is not about failures: an opening "after an unclean shutdown" is any
+        // that follows a closing without a flush.
+        // SAFETY: sets a level and no function.
+        unsafe { ffi::mdbx_setup_debug(ffi::MDBX_LOG_ERROR, ffi::MDBX_DBG_DONTCHANGE, None) };
         let mut raw = ptr::null_mut();
         // SAFETY: libmdbx writes one pointer.
         check(unsafe { ffi::mdbx_env_create(&mut raw) })?;
@@ -84,19 +100,12 @@ impl Environment {
             bail!("libmdbx made no environment");
         };
         // From here on it is closed when dropped.
-        let mut this = Self { raw, table: 0 };
-        // SAFETY: the environment exists and is not open; sizes of -1 and 0 are libmdbx's own.
-        check(unsafe {
-            ffi::mdbx_env_set_geometry(
-                this.raw.as_ptr(),
-                geometry.lower as isize,
-                -1,
-                geometry.upper as isize,
-                geometry.growth_step as isize,
-                -1,
-                -1,
-            )
-        })?;
+        let mut this = Self {
+            raw,
+            table: 0,
+            closes_without_flush: never_flushes(flags),
+        };
+        this.set_geometry(geometry)?;
         let flags = flags | ffi::MDBX_NOSUBDIR | ffi::MDBX_NOSTICKYTHREADS;
         // SAFETY: as above; the name ends with a zero.
         check(unsafe { ffi::mdbx_env_open(this.raw.as_ptr(), name.as_ptr(), flags, 0o600) })?;
@@ -114,6 +123,22 @@ impl Environment {
         begun.commit()?;
         this.table = table;
         Ok(this)
+    }
+
+    /// May be called before the environment is opened and afterwards, while this thread has no transaction.
+    pub fn set_geometry(&self, geometry: &Geometry) -> Result<()> {
+        // SAFETY: the environment exists; a size of -1 stays as it is or is left to libmdbx.
+        check(unsafe {
+            ffi::mdbx_env_set_geometry(
+                self.raw.as_ptr(),
+                geometry.lower as isize,
+                geometry.now.map_or(-1, |bytes| bytes as isize),
+                geometry.upper as isize,
+                geometry.growth_step as isize,
+                geometry.shrink_threshold as isize,
+                -1,
+            )
+        })
     }
 
     pub fn set_option(&self, option: ffi::MDBX_option_t, value: u64) -> Result<()> {
@@ -183,19 +208,31 @@ impl Environment {
         Ok(info)
     }
 
-    /// Flushes and closes. All transactions are over: readers hold no reference, so this is the caller's promise to keep.
+    /// Writes what is newest to a file at `path`, without free pages, and replaces what is there.
+    pub fn copy_compacted(&self, path: &Path, flushes: bool) -> Result<()> {
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        let mut flags = ffi::MDBX_CP_COMPACT | ffi::MDBX_CP_OVERWRITE;
+        if !flushes {
+            flags |= ffi::MDBX_CP_DONT_FLUSH;
+        }
+        // SAFETY: the environment is open; the name ends with a zero.
+        check(unsafe { ffi::mdbx_env_copy(self.raw.as_ptr(), name.as_ptr(), flags) })
+    }
+
+    /// Flushes, except in the mode without any, and closes. All transactions are over: readers hold no reference, so this is the
+    /// caller's promise to keep.
     pub fn close(self) -> Result<()> {
-        let raw = self.raw;
+        let (raw, dont_sync) = (self.raw, self.closes_without_flush);
         std::mem::forget(self);
         // SAFETY: nothing else refers to the environment, which is not used again.
-        check(unsafe { ffi::mdbx_env_close_ex(raw.as_ptr(), false) })
+        check(unsafe { ffi::mdbx_env_close_ex(raw.as_ptr(), dont_sync) })
     }
 }
 
 impl Drop for Environment {
     fn drop(&mut self) {
         // SAFETY: as in `close`. The outcome goes to whoever calls `close`.
-        unsafe { ffi::mdbx_env_close_ex(self.raw.as_ptr(), false) };
+        unsafe { ffi::mdbx_env_close_ex(self.raw.as_ptr(), self.closes_without_flush) };
     }
 }
 
@@ -220,8 +257,26 @@ impl WriteTransaction<'_> {
         unsafe { get(self.raw, self.environment.table, key) }
     }
 
+    /// The greatest key.
+    pub fn last_key(&self) -> Result<Option<Vec<u8>>> {
+        let mut cursor = Entries::open(self.raw, self.environment.table)?;
+        cursor.last()?;
+        Ok(cursor.entry().map(|(key, _)| key.to_vec()))
+    }
+
     #[inline]
     pub fn put(&mut self, key: &[u8], data: &[u8]) -> Result<()> {
+        self.put_with(key, data, ffi::MDBX_UPSERT)
+    }
+
+    /// Adds an entry behind all others, without a search; an error if there is one that is not before it.
+    #[inline]
+    pub fn append(&mut self, key: &[u8], data: &[u8]) -> Result<()> {
+        self.put_with(key, data, ffi::MDBX_APPEND | ffi::MDBX_NOOVERWRITE)
+    }
+
+    #[inline]
+    fn put_with(&mut self, key: &[u8], data: &[u8], flags: ffi::MDBX_put_flags_t) -> Result<()> {
         let (key, mut data) = (value(key), value(data));
         // SAFETY: the transaction is open; libmdbx copies both.
         check(unsafe {
@@ -230,7 +285,7 @@ impl WriteTransaction<'_> {
                 self.environment.table,
                 &key,
                 &mut data,
-                ffi::MDBX_UPSERT,
+                flags,
             )
         })
     }
@@ -300,17 +355,7 @@ impl ReadTransaction {
     }
 
     pub fn cursor(&self) -> Result<Entries<'_>> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: the transaction is active; libmdbx writes one pointer.
-        check(unsafe { ffi::mdbx_cursor_open(self.raw.as_ptr(), self.table, &mut raw) })?;
-        match NonNull::new(raw) {
-            Some(raw) => Ok(Entries {
-                raw,
-                entry: None,
-                transaction: PhantomData,
-            }),
-            None => bail!("libmdbx opened no cursor"),
-        }
+        Entries::open(self.raw, self.table)
     }
 
     pub fn stat(&self) -> Result<ffi::MDBX_stat> {
@@ -355,14 +400,29 @@ unsafe fn get<'a>(
     Ok(Some(unsafe { bytes(&data) }))
 }
 
-/// A cursor over the entries of a reader's snapshot.
+/// A cursor over the entries that a transaction sees, which does not write for `'t`.
 pub struct Entries<'t> {
     raw: NonNull<ffi::MDBX_cursor>,
     entry: Option<(&'t [u8], &'t [u8])>,
-    transaction: PhantomData<&'t ReadTransaction>,
+    transaction: PhantomData<&'t ffi::MDBX_txn>,
 }
 
 impl<'t> Entries<'t> {
+    /// The transaction is active and borrowed for `'t`, which the callers' signatures say.
+    fn open(transaction: NonNull<ffi::MDBX_txn>, table: ffi::MDBX_dbi) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the transaction is active; libmdbx writes one pointer.
+        check(unsafe { ffi::mdbx_cursor_open(transaction.as_ptr(), table, &mut raw) })?;
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Self {
+                raw,
+                entry: None,
+                transaction: PhantomData,
+            }),
+            None => bail!("libmdbx opened no cursor"),
+        }
+    }
+
     #[inline]
     pub fn entry(&self) -> Option<(&'t [u8], &'t [u8])> {
         self.entry
