@@ -118,6 +118,8 @@ pub enum Command {
         database: PathBuf,
     },
     /// Copy the database to a new directory, or what has changed since other backups
+    ///
+    /// Saved snapshots are not copied.
     Backup {
         /// Path of the database
         database: PathBuf,
@@ -136,6 +138,8 @@ pub enum Command {
         backups: Vec<PathBuf>,
     },
     /// Rebuild what can be read of a damaged database into a new one, and say what is lost
+    ///
+    /// Subtrees become keyspaces of their own, and saved snapshots are left out: the report counts both.
     Salvage {
         /// Path of the damaged database; it is not changed
         damaged: PathBuf,
@@ -145,7 +149,9 @@ pub enum Command {
         #[arg(long)]
         past_damage: bool,
     },
-    /// Print all keyspaces and entries as text, for `load`
+    /// Print all keyspaces and entries as text, for `load`, but no subtrees and no saved snapshots
+    ///
+    /// How many of these there are is said on standard error.
     Dump {
         /// Path of the database
         database: PathBuf,

@@ -6,8 +6,7 @@ use crate::failure::{Failure, NOT_FOUND};
 use crate::salvage;
 use crate::text;
 use crate::top;
-use psitri::storage::StorageError;
-use psitri::{Database, Error, Expiry, Keyspace, KeyspaceOptions, Options, Snapshot};
+use psitri::{Database, Error, Expiry, Keyspace, KeyspaceOptions, Options, Snapshot, StorageError};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -60,7 +59,7 @@ pub fn run(cli: &Cli, out: &mut impl Write) -> Outcome {
             target,
             past_damage,
         } => salvage::salvage(damaged, target, *past_damage, json, out),
-        Command::Dump { database } => copies::dump(database, out),
+        Command::Dump { database } => copies::dump(database, json, out),
         Command::Load { database } => {
             let bytes = copies::input_bytes();
             copies::load(database, &mut io::stdin().lock(), bytes, json, out)

@@ -2,7 +2,7 @@
 //!
 //! A dump is lines of text: a first line with the format, then for each keyspace a line with its name and a line for each entry, key and value
 //! with a tab between them, and a last line that says that it is complete. Bytes that are not printable are escaped, tabs and line ends among
-//! them.
+//! them. Keys whose values are subtrees, with what is in those, and saved snapshots are left out; standard error has how many.
 //!
 //! The line of a keyspace whose entries expire is `expiring`, after how many milliseconds they do if they do not say themselves (0 for never),
 //! and the name; its entries have a third column: the moment of their expiry in milliseconds since the Unix epoch, 0 for never.
@@ -79,8 +79,13 @@ pub fn restore(path: &Path, backups: &[PathBuf], json: bool, out: &mut impl Writ
     Ok(FOUND)
 }
 
-pub fn dump(path: &Path, out: &mut impl Write) -> Outcome {
+pub fn dump(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
+    if json {
+        let what = "a dump is text; leave --json out".to_owned();
+        return Err(Failure::Usage(what));
+    }
     let database = open_read_only(path)?;
+    let mut subtrees = 0u64;
     let snapshot = database.snapshot();
     writeln!(out, "{DUMP_FIRST_LINE}")?;
     for name in database.keyspaces() {
@@ -95,6 +100,11 @@ pub fn dump(path: &Path, out: &mut impl Write) -> Outcome {
         let mut cursor = snapshot.cursor(&keyspace)?;
         let mut found = cursor.seek_first()?;
         while found {
+            if cursor.value().is_empty() && snapshot.subtree(&keyspace, cursor.key())?.is_some() {
+                subtrees += 1;
+                found = cursor.next()?;
+                continue;
+            }
             let (key, value) = (text::escaped(cursor.key()), text::escaped(cursor.value()));
             match cursor.expiry().filter(|_| options.do_entries_expire()) {
                 None => writeln!(out, "{key}\t{value}")?,
@@ -111,6 +121,15 @@ pub fn dump(path: &Path, out: &mut impl Write) -> Outcome {
         }
     }
     writeln!(out, "{DUMP_LAST_LINE}")?;
+    let saved = database.saved_snapshots().len();
+    if subtrees > 0 {
+        eprintln!(
+            "psitri: {subtrees} keys whose values are subtrees are not in the dump; `psitri backup` copies them"
+        );
+    }
+    if saved > 0 {
+        eprintln!("psitri: {saved} saved snapshots are not in the dump");
+    }
     Ok(FOUND)
 }
 

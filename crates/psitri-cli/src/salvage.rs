@@ -56,6 +56,8 @@ fn report_json(report: &SalvageReport) -> Value {
         "damage": report.damage,
         "keyspaces_lost": report.keyspaces_lost,
         "entries_unknown": report.entries_unknown,
+        "snapshots_left_out": report.snapshots_left_out,
+        "subtrees_detached": report.subtrees_detached(),
         "trees_left_out": report.trees_left_out,
         "keyspaces": report.keyspaces.iter().map(keyspace_json).collect::<Vec<_>>(),
         "log": {
@@ -85,6 +87,7 @@ fn keyspace_json(keyspace: &SalvagedKeyspace) -> Value {
         "values_lost_hex": values_lost.collect::<Vec<_>>(),
         "possibly_old": keyspace.possibly_old,
         "possibly_old_in": keyspace.possibly_old_in,
+        "was_subtree": keyspace.was_subtree,
     })
 }
 

@@ -296,6 +296,37 @@ fn salvage_rebuilds_and_says_what_is_lost() {
 }
 
 #[test]
+fn a_dump_says_what_is_not_in_it() {
+    let fixture = Fixture::new();
+    let db = fixture.db();
+    let opened = psitri::Database::open(&db).expect("opens");
+    let fruit = opened.open_keyspace("default").expect("exists");
+    for key in [b"basket", b"cellar"] {
+        opened.create_subtree(&fruit, key).expect("is made");
+    }
+    let mut txn = opened.begin(&[&fruit]).expect("begins");
+    txn.upsert(&fruit, b"empty", b"").expect("is written");
+    txn.commit().expect("is committed");
+    opened.save_snapshot("monday").expect("is saved");
+    drop(fruit);
+    opened.close().expect("closes");
+
+    let dump = psitri(&["dump", &db]);
+    assert_eq!(dump.code, 0, "{}", dump.err);
+    assert_eq!(
+        dump.out,
+        "psitri dump, format 1\nkeyspace default\napple\tred\napricot\torange\nbanana\tyellow\nempty\t\n\\xff\\x00\t\\n\nend\n"
+    );
+    assert_eq!(
+        dump.err,
+        "psitri: 2 keys whose values are subtrees are not in the dump; `psitri backup` copies them\npsitri: 1 saved snapshots are not in the dump\n"
+    );
+    let json = psitri(&["dump", &db, "--json"]);
+    assert_eq!((json.code, json.out.as_str()), (2, ""));
+    assert!(json.err.contains("a dump is text"), "{}", json.err);
+}
+
+#[test]
 fn wrong_usage_has_its_own_code() {
     let fixture = Fixture::new();
     assert_eq!(psitri(&["nonsense"]).code, 2);

@@ -33,6 +33,12 @@ pub(crate) fn is_keyspace(key: &[u8]) -> bool {
     !key.starts_with(&SHARES_KEY)
 }
 
+/// Whether an entry of the catalog is that of a saved snapshot; the keyspaces in it have entries of their own.
+pub(crate) fn is_saved_snapshot(key: &[u8]) -> bool {
+    let id = key.strip_prefix(&SHARES_KEY);
+    id.is_some_and(|id| id.len() == size_of::<u32>())
+}
+
 /// A keyspace as the catalog stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CatalogEntry {

@@ -11,7 +11,7 @@ use crate::{
     options::OpenKind,
     recovery,
     state::{KeyspaceState, Reach},
-    storage::{MemoryStorage, OsStorage, Storage},
+    storage::{MemoryStorage, OsStorage, Storage, StorageError},
     sync::{Arc, Mutex, Ordering},
     tree::Root,
     txn::TxnKind,
@@ -119,16 +119,12 @@ impl Database {
         if !engine.read_only {
             let spawn = |name: &str, body: fn(&Engine)| {
                 let engine = Arc::clone(&engine);
-                std::thread::Builder::new()
-                    .name(name.into())
-                    .spawn(move || run_guarded(&engine, body))
-                    .map_err(|source| {
-                        let what = format!("a background thread cannot be started: {source}");
-                        Error::BadOption {
-                            option: "merge_threads",
-                            what,
-                        }
-                    })
+                let builder = std::thread::Builder::new().name(name.into());
+                let started = builder.spawn(move || run_guarded(&engine, body));
+                started.map_err(|source| {
+                    let what = format!("background thread {name}");
+                    Error::from(StorageError::io("start", &what, source))
+                })
             };
             threads.push(spawn("psitri-merge", merger::run)?);
             if !engine.in_memory {
@@ -561,13 +557,14 @@ impl Database {
         Database::start(newer).map(Some)
     }
 
-    /// Closes the database if this is the last handle: makes everything durable, and reports any error. With other handles, snapshots or
-    /// transactions alive it is only made durable.
+    /// Closes the database if this is the last handle, and reports any error. Everything is durable then, unless
+    /// [`Options::checkpoint_on_close`](crate::Options::checkpoint_on_close) is false. With other handles, snapshots or transactions alive the same is
+    /// written, and the database stays open until the last of them goes away.
     ///
     /// What was written is merged too, unless that would write several times as much, as a few entries all over a large database would. Those
     /// stay in the log, up to 10,000 of them and 8 MiB; the next opening replays them. [`Database::checkpoint`] merges them
     /// in any case. With [`Options::checkpoint_on_close`](crate::Options::checkpoint_on_close) false, most logs stay as they are, and are
-    /// made durable only if the commits in them were to be.
+    /// made durable only if the commits in them were to be: those of durability `none` survive the process, and may be lost with power.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

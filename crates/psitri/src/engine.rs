@@ -26,7 +26,7 @@ use crate::{
     readers::OtherReaders,
     saved::SavedSnapshot,
     state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, Reach, State},
-    storage::{Storage, StorageLock},
+    storage::{Storage, StorageError, StorageLock},
     sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, RwLock},
     tree::Root,
     wal::{Wal, WalError, WalShared},
@@ -140,10 +140,10 @@ pub(crate) fn buffer_error(error: BufferError, reserve_bytes: usize) -> Error {
             bytes: bytes as u64,
             max: crate::VALUE_BYTES_MAX,
         },
-        other => Error::BadOption {
-            option: "buffer_bytes",
-            what: other.to_string(),
-        },
+        BufferError::Map { bytes, source } => {
+            let what = format!("{bytes} bytes of address space for the write buffer");
+            Error::from(StorageError::io("reservation", &what, source))
+        }
     }
 }
 
@@ -166,9 +166,9 @@ impl From<WalError> for Error {
                 Ok(error) => *error,
                 Err(other) => Error::corrupted("log", 0, other.to_string()),
             },
-            other => Error::BadOption {
-                option: "wal",
-                what: other.to_string(),
+            WalError::InvalidOption { what } => Error::BadOption {
+                option: "wal_segment_bytes",
+                what: what.to_owned(),
             },
         }
     }

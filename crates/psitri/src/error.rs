@@ -14,14 +14,15 @@ pub enum Error {
 
     /// Stored bytes are not what was written. Nothing was returned from the damaged place.
     #[error(
-        "corrupted database: {what} in {file} at offset {offset}; restore the file from a backup or run `psitri verify` for the extent of the damage"
+        "corrupted database: {what} in {file} at offset {offset}; restore a backup of the database, or rebuild what can be read with `psitri salvage` (docs/recovery.md)"
     )]
     Corrupted {
         /// What was found to be wrong.
         what: String,
-        /// File name inside the database directory.
+        /// File name inside the database directory. `log` stands for the log as a whole; `backup` and `salvage` stand for a copy that was
+        /// found to be wrong when it was checked.
         file: String,
-        /// Byte offset in that file.
+        /// Byte offset in that file; in the log as a whole the position of a record (its LSN); 0 if there is no one place.
         offset: u64,
     },
 
@@ -59,8 +60,10 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// A write was attempted on a database opened with `open_read_only`.
-    #[error("the database is open for reading only; use open to write")]
+    /// A write was attempted on a database opened with `open_read_only` or `open_beside_writer`.
+    #[error(
+        "the database is open for reading only; Options::open opens it for writing, in one process at a time"
+    )]
     ReadOnly,
 
     /// The key is longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX).
@@ -165,6 +168,15 @@ pub enum Error {
         max: usize,
     },
 
+    /// Names of saved snapshots are 1 to 255 bytes long.
+    #[error("name of a saved snapshot of {bytes} bytes; 1 to {max} are allowed")]
+    SnapshotName {
+        /// Length given.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+
     /// Too many keyspaces.
     #[error("{max} keyspaces exist; drop one before creating another")]
     TooManyKeyspaces {
@@ -212,11 +224,11 @@ pub enum Error {
         what: String,
     },
 
-    /// The write buffer is full and could not be merged, for want of disk space say. Nothing is lost; try again when the
-    /// cause is gone.
+    /// The call could not go on: the write buffer is full or was to be merged, and the merge fails, for want of disk space say; or a reader that
+    /// opens beside a writer was overtaken by one checkpoint after the other. Nothing is lost; try again when the cause is gone.
     #[error("{what}; nothing is lost, try again when the cause is gone")]
     Stalled {
-        /// What keeps the merge from going on.
+        /// What keeps the call from going on.
         what: String,
     },
 

@@ -426,11 +426,26 @@ impl Names {
 
 /// Refuses names that are empty or too long.
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
+    if !is_name(name) {
         return Err(Error::KeyspaceName {
             bytes: name.len(),
             max: KEYSPACE_NAME_BYTES_MAX,
         });
     }
     Ok(())
+}
+
+/// As [`check_name`], of a saved snapshot.
+pub(crate) fn check_snapshot_name(name: &str) -> Result<()> {
+    if !is_name(name) {
+        return Err(Error::SnapshotName {
+            bytes: name.len(),
+            max: KEYSPACE_NAME_BYTES_MAX,
+        });
+    }
+    Ok(())
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= KEYSPACE_NAME_BYTES_MAX
 }

@@ -153,6 +153,7 @@ pub use {
     snapshot::Snapshot,
     stats::{KeyspaceStats, Stats, VerifyReport},
     stats_file::StatsRecord,
+    storage::StorageError,
     txn::{Entry, NestedTxn, WriteTxn},
 };
 

@@ -88,7 +88,7 @@ const FIGURES: &[(&str, &str, Kind, &str)] = &[
         "buffer_bytes",
         "psitri_buffer_bytes",
         BYTES,
-        "Memory in use by the active buffer",
+        "How full the active buffer is: memory in use, and versions written over older ones",
     ),
     (
         "frozen_buffers",
@@ -100,7 +100,7 @@ const FIGURES: &[(&str, &str, Kind, &str)] = &[
         "frozen_bytes",
         "psitri_frozen_bytes",
         BYTES,
-        "Memory in use by frozen buffers",
+        "Memory in use by frozen buffers, and versions written over older ones",
     ),
     (
         "wal_bytes",
@@ -142,7 +142,7 @@ const FIGURES: &[(&str, &str, Kind, &str)] = &[
         "pending_bytes",
         "psitri_pinned_bytes",
         BYTES,
-        "Dead nodes held by snapshots or the durable checkpoint",
+        "Dead nodes and values held by snapshots or the durable checkpoint",
     ),
     (
         "pins",
@@ -158,7 +158,7 @@ const FIGURES: &[(&str, &str, Kind, &str)] = &[
     ),
 ];
 
-/// Active buffer in use, as a share of its size.
+/// How full the active buffer is, as a share of its size.
 const BUFFER_FILL: &str = "psitri_buffer_fill";
 const CHECKPOINT: &str = "psitri_checkpoint_seconds";
 const MERGE: &str = "psitri_merge_seconds";
@@ -180,7 +180,10 @@ impl Metrics {
                 Kind::Gauge(unit, _) => describe_gauge!(name, unit, what),
             }
         }
-        describe_gauge!(BUFFER_FILL, "Active buffer in use, as a share of its size");
+        describe_gauge!(
+            BUFFER_FILL,
+            "How full the active buffer is, as a share of its size"
+        );
         describe_histogram!(CHECKPOINT, Unit::Seconds, "How long checkpoints took");
         describe_histogram!(MERGE, Unit::Seconds, "How long merges took");
         describe_histogram!(

@@ -16,7 +16,7 @@ use crate::{Database, Error, Event, Result, events::Events, expiry::Clock};
 /// | `None` | loses a suffix of the commits | a copy into the mapped log, no system call |
 /// | `Async` | loses at most about the flush interval | as `None`; a thread flushes the log |
 /// | `Sync` | loses nothing that was acknowledged | a shared flush of the log |
-/// | `WriteThrough` | loses nothing that was acknowledged | a flush of its own |
+/// | `WriteThrough` | loses nothing that was acknowledged | a flush by its own thread |
 ///
 /// ```
 /// use psitri::Durability;
@@ -33,7 +33,8 @@ pub enum Durability {
     Async,
     /// The commit returns, and becomes visible, when it is on the disk. Concurrent commits share flushes.
     Sync,
-    /// Each commit is flushed on its own before the next one is taken.
+    /// Like `Sync`, but the committing thread flushes itself as soon as no other flush runs, where `Sync` queues up for a shared one. A flush that
+    /// began after a commit was appended serves it too. Other commits go on meanwhile.
     WriteThrough,
 }
 
@@ -81,7 +82,8 @@ pub enum ReadMode {
     /// Everything committed when the snapshot was taken.
     #[default]
     Latest,
-    /// Frozen buffers and the tree: what was committed up to the last freeze of the active buffer.
+    /// Frozen buffers and the tree: what was committed up to the last freeze of the active buffer. A transaction that began before the freeze and is
+    /// committed after it is seen too, as it writes to the buffer that was frozen.
     Buffered,
     /// The trees: what has been merged. What is merged in part, or in some keyspaces and not in others, is seen as a whole: the rest of it comes
     /// from the buffers.
@@ -262,7 +264,7 @@ impl Options {
         self
     }
 
-    /// Threads that merge different keyspaces of one frozen buffer side by side. 1 to 64; default 1.
+    /// Threads that merge different keyspaces of the frozen buffers side by side. 1 to 64; default 1.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -289,7 +291,7 @@ impl Options {
         self
     }
 
-    /// Size of one log segment. 64 KiB to 1 GiB; default 4 MiB.
+    /// Size of one log segment. 64 KiB to 1 GiB, rounded up to a multiple of 16 KiB; default 4 MiB.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -303,7 +305,8 @@ impl Options {
         self
     }
 
-    /// Bytes of new pages, and of log, after which a checkpoint is taken. At least 1 MiB; default 64 MiB.
+    /// Bytes of new pages, and of log that is merged, after which a checkpoint is taken at the latest. 1 MiB to 1 TiB; default 64 MiB. It comes earlier
+    /// in an idle database, and where [`file_slack_percent`](Options::file_slack_percent) asks for it.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -327,7 +330,7 @@ impl Options {
     ///
     /// What was committed is as durable after such a close as its commits were: with [`Durability::None`] it outlives the process, and may
     /// be lost with power until the operating system has written it. [`Database::checkpoint`] or [`Database::flush`] before closing make it
-    /// durable in any case. Readers beside the writer, and snapshots in [`ReadMode::Trie`], see it with the next checkpoint.
+    /// durable in any case. Readers beside the writer see it with the next checkpoint, snapshots in [`ReadMode::Trie`] with the next merge.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -370,7 +373,7 @@ impl Options {
         self
     }
 
-    /// Address space reserved for the data file. At least 16 MiB; default 1 TiB. Where it cannot be had, less is
+    /// Address space reserved for the data file. 16 MiB to 64 TiB; default 1 TiB. Where it cannot be had, less is
     /// taken, and the mapping is renewed when the file outgrows it.
     ///
     /// ```
@@ -404,7 +407,8 @@ impl Options {
         self
     }
 
-    /// After how long a snapshot or transaction is reported as slow: [`Event::SlowReader`]. 1 ms to 1 day; default 60 s.
+    /// After how long a snapshot or transaction is reported as slow: [`Event::SlowReader`]. 1 ms to 1 day; default 60 s. The time counts from the moment
+    /// at which the state that it sees was replaced, by a merge say, and not from the moment at which it was taken.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -561,6 +565,9 @@ impl Options {
     }
 
     /// A database in memory. It is gone when the last handle is dropped.
+    ///
+    /// It has no log and no checkpoints: what is said here about durability, the log, checkpoints, closing, and the file `stats` has no effect.
+    /// Its trees and values have at most 64 GiB, beyond which writes fail as on a full disk.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -18,7 +18,7 @@ use std::{
 use crate::{
     Database, Keyspace, Result, Snapshot,
     error::Error,
-    keyspace::{Place, check_name},
+    keyspace::{Place, check_name, check_snapshot_name},
     state::Aliases,
     subtrees::clone_of,
     sync::Arc,
@@ -113,9 +113,9 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], and those of a checkpoint.
+    /// [`Error::SnapshotExists`], [`Error::SnapshotName`], and those of a checkpoint.
     pub fn save_snapshot(&self, name: &str) -> Result<()> {
-        check_name(name)?;
+        check_snapshot_name(name)?;
         let engine = &self.core.engine;
         engine.check_writable()?;
         // What is buffered now need not be merged while everybody waits.

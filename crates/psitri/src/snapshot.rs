@@ -27,7 +27,8 @@ const NO_SLOT: u32 = u32::MAX;
 /// Of keyspaces whose entries expire it sees what had not expired when it first read from one of them, as long as it lives.
 ///
 /// What a snapshot can see is kept while it lives: the buffers of its moment in memory, and the tree's nodes in the file.
-/// What was written and overwritten later is not.
+/// What was written and overwritten later is not, except in the write buffer of its moment: what is overwritten there while the snapshot lives
+/// goes with the buffer.
 ///
 /// ```
 /// # fn main() -> Result<(), psitri::Error> {

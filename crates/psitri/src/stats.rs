@@ -22,7 +22,7 @@ pub struct Stats {
     pub uptime_us: u64,
     /// Blocks of the data file.
     pub file_bytes: u64,
-    /// Blocks of the log's segments, spare ones included.
+    /// Sizes of the log's files, spare ones included. Where they have holes they take less on disk.
     pub wal_bytes: u64,
     /// Records in the segments that are kept.
     pub wal_retained_bytes: u64,
@@ -32,7 +32,8 @@ pub struct Stats {
     pub wal_spares: u64,
     /// Records appended to the log since the database was opened.
     pub wal_appended_bytes: u64,
-    /// Log that a recovery would replay: what was appended since the position that the last checkpoint stored.
+    /// Log that a recovery would replay: what was appended since the position that the last checkpoint stored. Before the first checkpoint after an
+    /// opening it counts from the start of the oldest segment that is kept.
     pub wal_replay_bytes: u64,
     /// Log that a power loss may cut off: what was not flushed yet.
     pub wal_undurable_bytes: u64,
@@ -46,7 +47,7 @@ pub struct Stats {
     pub free_run_max_bytes: u64,
     /// Of the free pages, those whose blocks were given back to the file system.
     pub hole_bytes: u64,
-    /// Dead nodes that a snapshot or the durable checkpoint still holds.
+    /// Dead nodes and values that a snapshot or the durable checkpoint still holds.
     pub pending_bytes: u64,
     /// Pages written to the data file since the database was opened.
     pub written_bytes: u64,

@@ -137,6 +137,11 @@ fn names_and_handles_of_keyspaces() {
             Error::KeyspaceName { .. },
             message
         );
+        assert_error!(
+            db.save_snapshot(name),
+            Error::SnapshotName { .. },
+            format!("name of a saved snapshot of {bytes} bytes; 1 to 255 are allowed")
+        );
     }
     let exists = "keyspace \"k\" exists already";
     assert_error!(
@@ -345,7 +350,7 @@ fn ways_of_opening() {
     let db = Options::new().open_read_only(&path).unwrap();
     let second = Options::new().open_read_only(&path).unwrap();
     let keyspace = db.open_keyspace("k").unwrap();
-    let read_only = "the database is open for reading only; use open to write";
+    let read_only = "the database is open for reading only; Options::open opens it for writing, in one process at a time";
     assert_error!(db.begin(&[&keyspace]), Error::ReadOnly, read_only);
     assert_error!(db.begin_direct(&[&keyspace]), Error::ReadOnly, read_only);
     assert_error!(db.create_keyspace("new"), Error::ReadOnly, read_only);

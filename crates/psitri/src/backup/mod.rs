@@ -100,12 +100,34 @@ pub struct BackupOptions<'o> {
 
 impl<'o> BackupOptions<'o> {
     /// A full backup, without reports.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// use psitri::{BackupKind, BackupOptions};
+    /// let info = db.backup_with(dir.path().join("monday"), BackupOptions::new())?;
+    /// assert_eq!(info.kind, BackupKind::Full);
+    /// # Ok(()) }
+    /// ```
     pub fn new() -> BackupOptions<'o> {
         BackupOptions::default()
     }
 
     /// Only what has changed since another backup. `chain`: the full backup that it goes back to, and the incremental ones after that, oldest
     /// first.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// use psitri::BackupOptions;
+    /// let [monday, tuesday, wednesday] = ["mon", "tue", "wed"].map(|day| dir.path().join(day));
+    /// db.backup(&monday)?;
+    /// db.backup_with(&tuesday, BackupOptions::new().since(&[&monday]))?;
+    /// db.backup_with(&wednesday, BackupOptions::new().since(&[&monday, &tuesday]))?;
+    /// # Ok(()) }
+    /// ```
     pub fn since<P: AsRef<Path>>(mut self, chain: &[P]) -> BackupOptions<'o> {
         self.base = chain.iter().map(|path| path.as_ref().to_owned()).collect();
         self
@@ -113,6 +135,18 @@ impl<'o> BackupOptions<'o> {
 
     /// Is told, now and then, how many entries were read, and about how many there are; and, with all of them done, while the copy is verified.
     /// [`ControlFlow::Break`] ends the backup with [`Error::Cancelled`]: what it left in its directory is no backup, and can be removed.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = psitri::Database::open(dir.path().join("db"))?;
+    /// use psitri::{BackupOptions, Error, Progress};
+    /// use std::ops::ControlFlow;
+    /// let mut stop = |_: Progress| ControlFlow::Break(());
+    /// let stopped = db.backup_with(dir.path().join("copy"), BackupOptions::new().progress(&mut stop));
+    /// assert!(matches!(stopped, Err(Error::Cancelled { .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn progress(
         mut self,
         report: &'o mut (dyn FnMut(Progress) -> ControlFlow<()> + 'o),
@@ -127,7 +161,8 @@ impl Database {
     /// returns. It is a database itself, with a file more: open it for reading, or [restore](Database::restore) it to another place. Once it was
     /// written to, it is a backup no more.
     ///
-    /// Every entry is read once. A snapshot is held meanwhile.
+    /// Every entry is read once. A snapshot is held meanwhile. Subtrees are copied with their keyspaces; [saved snapshots](Database::save_snapshot)
+    /// are not copied.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -2,7 +2,7 @@
 
 use super::{CATALOG, Job, SalvagedFrom, Source, file::Superblocks, for_each_entry, walk::Walk};
 use crate::{
-    catalog::{CatalogEntry, is_keyspace},
+    catalog::{CatalogEntry, is_keyspace, is_saved_snapshot},
     tree::Root,
 };
 
@@ -34,6 +34,7 @@ impl Job<'_, '_> {
                 for_each_entry(&bytes, |key, stored| {
                     if !is_keyspace(key) {
                         others += 1;
+                        self.report.snapshots_left_out += u64::from(is_saved_snapshot(key));
                         return;
                     }
                     let value = self.file.stored(stored);

@@ -158,6 +158,7 @@ impl Job<'_, '_> {
             values_lost: Vec::new(),
             possibly_old_in: None,
             possibly_old: 0,
+            was_subtree: false,
         });
         let written = Written {
             keyspace,
@@ -175,7 +176,10 @@ impl Job<'_, '_> {
                 self.add_keyspace(id, &String::from_utf8_lossy(name), expiry)
             }
             Op::PlaceSubtree { id, .. } if !self.ids.contains_key(&id) => {
-                self.add_keyspace(id, &format!("subtree-{id}"), None)
+                self.add_keyspace(id, &format!("subtree-{id}"), None)?;
+                let index = self.ids[&id].index;
+                self.report.keyspaces[index].was_subtree = true;
+                Ok(())
             }
             Op::DropKeyspace { id } => {
                 let Some(Written {

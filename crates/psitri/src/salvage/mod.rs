@@ -13,7 +13,8 @@
 //!    `salvaged-leaves`.
 //! 5. The log is applied up to the first damage ([`log`]).
 //!
-//! Subtrees become keyspaces of their own, `subtree-ID`, and are not put back where they were. Saved snapshots are not copied.
+//! Subtrees become keyspaces of their own, `subtree-ID`, and are not put back where they were. Saved snapshots are not copied. The report counts
+//! both.
 //!
 //! # Invariants
 //! (1) Nothing is written to the damaged directory, no lock file either. If it has one, it is locked as by a reader.
@@ -89,18 +90,40 @@ pub struct SalvageOptions<'o> {
 
 impl<'o> SalvageOptions<'o> {
     /// The log up to the first damage, without reports.
+    ///
+    /// ```
+    /// # fn run(path: &std::path::Path) -> Result<(), psitri::Error> {
+    /// let report = psitri::salvage(path, path.with_extension("salvaged"), psitri::SalvageOptions::new())?;
+    /// println!("{report}");
+    /// # Ok(()) }
+    /// ```
     pub fn new() -> SalvageOptions<'o> {
         SalvageOptions::default()
     }
 
     /// Whether commits behind damage in the log are applied too. They may depend on those that are lost: the result may be a state that
     /// never was. Default: no.
+    ///
+    /// ```
+    /// # fn run(path: &std::path::Path) -> Result<(), psitri::Error> {
+    /// let options = psitri::SalvageOptions::new().past_damage(true);
+    /// let report = psitri::salvage(path, path.with_extension("more"), options)?;
+    /// println!("{} values are lost", report.log.values_lost);
+    /// # Ok(()) }
+    /// ```
     pub fn past_damage(mut self, past_damage: bool) -> SalvageOptions<'o> {
         self.past_damage = past_damage;
         self
     }
 
     /// Is told, now and then, how far the work is: done, and of how much (0 if that is not known).
+    ///
+    /// ```
+    /// use psitri::{SalvageOptions, SalvagePhase};
+    /// let mut report = |phase: SalvagePhase, done, all| eprintln!("{phase:?}: {done} of {all}");
+    /// let options = SalvageOptions::new().progress(&mut report);
+    /// # drop(options);
+    /// ```
     pub fn progress(
         mut self,
         report: &'o mut dyn FnMut(SalvagePhase, u64, u64),
@@ -117,10 +140,12 @@ impl<'o> SalvageOptions<'o> {
 }
 
 /// Rebuilds what can be read of the damaged database in directory `path` into a new one in directory `target`, and says what is lost. The
-/// damaged one is not changed, and must not be in use. It works on a sound database too, and then copies it.
+/// damaged one is not changed, and must not be in use. It works on a sound database too, and then copies it, but for saved
+/// snapshots and the places of subtrees.
 ///
 /// What is read on a path of intact nodes is what was stored. Entries that are found without one may be old: they go into keyspaces of
-/// their own (`possibly-old/NAME`, `salvaged-N`), and the report says so. See `docs/recovery.md`.
+/// their own (`possibly-old/NAME`, `salvaged-N`), and the report says so. Subtrees become keyspaces of their own, and saved snapshots are left out.
+/// See `docs/recovery.md`.
 ///
 /// # Errors
 /// [`Error::NotFound`] if there is neither a data file nor a log, a lock held by somebody else, a format of a newer release, and all that can go
@@ -293,6 +318,7 @@ impl Job<'_, '_> {
         let mut told = self.copy(walk, &keyspace, index, done, all)?;
         told.id = Some(entry.id);
         told.from = source.from;
+        told.was_subtree = matches!(entry.place, Place::Subtree { .. });
         self.report.keyspaces.push(told);
         let written = Written {
             keyspace,
@@ -340,6 +366,7 @@ impl Job<'_, '_> {
             values_lost: entries.values_lost,
             possibly_old_in: None,
             possibly_old: 0,
+            was_subtree: false,
         })
     }
 
@@ -399,7 +426,7 @@ impl Entries<'_> {
             self.next += 1;
             match value {
                 Stored::Inline(value) => return Some((key, value.to_vec())),
-                // It is a keyspace of its own.
+                // It is a keyspace of its own, which the report counts.
                 Stored::External(pointer) if pointer.subtree().is_some() => {}
                 Stored::External(pointer) => match file.value(&pointer) {
                     Ok(value) => return Some((key, value)),

@@ -152,6 +152,7 @@ impl Job<'_, '_> {
                 values_lost: Vec::new(),
                 possibly_old_in: None,
                 possibly_old: 0,
+                was_subtree: false,
             });
         }
         Ok(())

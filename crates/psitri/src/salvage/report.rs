@@ -53,15 +53,34 @@ pub struct SalvagedKeyspace {
     pub possibly_old_in: Option<String>,
     /// Entries in it.
     pub possibly_old: u64,
+    /// Whether it was a subtree: the value of a key. In the new database it is a keyspace of its own, and the key is not there.
+    pub was_subtree: bool,
 }
 
 impl SalvagedKeyspace {
     /// Keys in the lost ranges.
+    ///
+    /// ```
+    /// # fn print(report: &psitri::SalvageReport) {
+    /// for keyspace in &report.keyspaces {
+    ///     println!("{}: {} of its keys are lost", keyspace.name, keyspace.keys_lost());
+    /// }
+    /// # }
+    /// ```
     pub fn keys_lost(&self) -> u64 {
         (self.lost.iter()).fold(0, |sum, range| sum.saturating_add(range.keys))
     }
 
-    /// Whether every entry that the checkpoint had is there, unchanged.
+    /// Whether every entry that the checkpoint had is there, unchanged. Keys whose values were subtrees do not count: see
+    /// [`SalvageReport::subtrees_detached`].
+    ///
+    /// ```
+    /// # fn print(report: &psitri::SalvageReport) {
+    /// for keyspace in report.keyspaces.iter().filter(|keyspace| !keyspace.is_whole()) {
+    ///     println!("look at {keyspace}");
+    /// }
+    /// # }
+    /// ```
     pub fn is_whole(&self) -> bool {
         self.from == SalvagedFrom::Checkpoint && self.lost.is_empty() && self.values_lost.is_empty()
     }
@@ -94,6 +113,8 @@ pub struct SalvageReport {
     pub keyspaces_lost: u64,
     /// Entries of the catalog of a kind that this release does not know. What they stand for is not in the new database.
     pub entries_unknown: u64,
+    /// Saved snapshots that were found. They are not in the new database.
+    pub snapshots_left_out: u64,
     /// Trees without a name that were found beyond the number that is written.
     pub trees_left_out: u64,
     /// Every keyspace.
@@ -103,11 +124,39 @@ pub struct SalvageReport {
 }
 
 impl SalvageReport {
-    /// Whether the new database has everything that the damaged one had, as far as can be known.
+    /// Subtrees that became keyspaces of their own: their content is there, and the keys whose values they were are not.
+    ///
+    /// ```
+    /// # fn print(report: &psitri::SalvageReport) {
+    /// println!("{} subtrees are to be put back by hand", report.subtrees_detached());
+    /// # }
+    /// ```
+    pub fn subtrees_detached(&self) -> u64 {
+        let subtrees = self.keyspaces.iter().filter(|told| told.was_subtree);
+        subtrees.count() as u64
+    }
+
+    /// Whether the new database has everything that the damaged one had, where it was, as far as can be known.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, target) = (dir.path().join("db"), dir.path().join("rebuilt"));
+    /// use psitri::{Database, SalvageOptions, salvage};
+    /// let db = Database::open(&path)?;
+    /// db.save_snapshot("monday")?; // salvage does not copy it
+    /// db.close()?;
+    /// let report = salvage(&path, &target, SalvageOptions::new())?;
+    /// assert!(!report.is_whole());
+    /// assert_eq!(report.snapshots_left_out, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn is_whole(&self) -> bool {
         self.checkpoint.is_some()
             && self.keyspaces_lost == 0
             && self.entries_unknown == 0
+            && self.snapshots_left_out == 0
+            && self.subtrees_detached() == 0
             && self.trees_left_out == 0
             && self.log.damage.is_empty()
             && self.log.values_lost == 0
@@ -185,6 +234,16 @@ impl fmt::Display for SalvageReport {
                 f,
                 "left out: {} entries of the catalog that this release does not know",
                 self.entries_unknown
+            )?;
+        }
+        if self.snapshots_left_out > 0 {
+            writeln!(f, "left out: {} saved snapshots", self.snapshots_left_out)?;
+        }
+        if self.subtrees_detached() > 0 {
+            writeln!(
+                f,
+                "not where they were: {} subtrees; each is a keyspace of its own, its key is not there",
+                self.subtrees_detached()
             )?;
         }
         if self.trees_left_out > 0 {

@@ -57,14 +57,32 @@ pub enum LockMode {
     Exclusive,
 }
 
-/// What can go wrong below the engine.
+/// What the operating system or the disk refused: the source of [`Error::Storage`](crate::Error::Storage). Every message names the operation and the
+/// file.
+///
+/// ```
+/// # #[cfg(not(loom))]
+/// # fn main() -> Result<(), psitri::Error> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("db");
+/// use psitri::{Database, Error, StorageError};
+/// let db = Database::open(&path)?;
+/// match Database::open(&path) {
+///     Err(Error::Storage(StorageError::Locked { holder, .. })) => println!("{holder:?} has it open"),
+///     Err(Error::Storage(error)) if error.is_out_of_space() => println!("no space: {error}"),
+///     other => drop(other?),
+/// }
+/// # Ok(()) }
+/// # #[cfg(loom)]
+/// # fn main() {}
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
     /// The system refused an operation.
     #[error("{operation} of {file} failed: {source}")]
     Io {
-        /// The operation's name, as in the traits.
+        /// What was tried.
         operation: &'static str,
         /// File (with the directory where it is known).
         file: String,
@@ -77,7 +95,7 @@ pub enum StorageError {
         /// File (with the directory where it is known).
         file: String,
     },
-    /// [`OpenMode::Create`] met an existing name.
+    /// A file was to be made whose name is taken.
     #[error("{file} exists already")]
     AlreadyExists {
         /// File (with the directory where it is known).
@@ -162,7 +180,7 @@ impl StorageError {
         }
     }
 
-    /// Whether a flush failed, for whatever reason: what is on the disk is unknown then (3).
+    /// Whether a flush failed, for whatever reason: what is on the disk is unknown then.
     #[must_use]
     pub fn is_failed_flush(&self) -> bool {
         matches!(

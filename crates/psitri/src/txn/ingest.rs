@@ -105,8 +105,8 @@ impl WriteTxn {
     /// many were written, those of equal keys included.
     ///
     /// This is the fast way to load data. The entries do not go through the write buffer: they are sorted and merged into the tree, up to
-    /// twice `buffer_bytes` at a time. Nobody sees them before the commit, which makes a checkpoint if they were more than a few MiB. The
-    /// transaction becomes a direct one ([`Database::begin_direct`](crate::Database::begin_direct)); inside of a
+    /// twice `buffer_bytes` at a time. Nobody sees them before the commit, which makes a checkpoint if they were more than a few MiB, or if one
+    /// value has more than 16 KiB. The transaction becomes a direct one ([`Database::begin_direct`](crate::Database::begin_direct)); inside of a
     /// [nested](WriteTxn::nested) transaction the entries are written one by one. Keyspaces outside of the transaction are read from a newer
     /// snapshot afterwards.
     ///

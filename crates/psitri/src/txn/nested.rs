@@ -30,7 +30,7 @@ pub struct NestedTxn<'t> {
 
 impl WriteTxn {
     /// Begins a nested transaction. It may be nested again, to any depth. What it changes must fit in the write buffer's
-    /// address space, eight times `buffer_bytes`.
+    /// address space: eight times `buffer_bytes`, but at least 64 MiB and at most 4 GiB.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

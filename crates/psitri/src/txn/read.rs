@@ -165,6 +165,17 @@ impl WriteTxn {
 
     /// Announces that these keys will be read or written soon: their cache misses overlap instead of following one another.
     /// A hint; it changes nothing.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.prefetch(&ks, &[b"alice", b"bob"]);
+    /// txn.upsert(&ks, b"alice", b"90")?;
+    /// txn.upsert(&ks, b"bob", b"30")?;
+    /// # txn.commit() }
+    /// ```
     #[inline]
     pub fn prefetch(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
         let Ok(index) = self.part_index(keyspace) else {

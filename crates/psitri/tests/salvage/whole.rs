@@ -5,10 +5,10 @@ use std::fs;
 use psitri::{Error, SalvageOptions, salvage};
 
 use super::{
-    case::Case,
+    case::{Case, read},
     common::{Random, seed},
     rounds, spoil,
-    story::{Table, logs, options, story, temporary},
+    story::{Table, copy, logs, options, story, temporary},
 };
 
 #[test]
@@ -20,6 +20,47 @@ fn a_sound_database_is_copied_whole() {
     assert_eq!(report.log.commits as usize, story().tail.len());
     assert_eq!(case.check(&report), story().state_after(story().tail.len()));
     assert!(report.to_string().ends_with("nothing is lost"), "{report}");
+}
+
+#[test]
+fn what_is_not_put_back_is_counted() {
+    let dir = temporary();
+    let (path, target) = (dir.path().join("db"), dir.path().join("target"));
+    let db = options().open(&path).unwrap();
+    let users = db.create_keyspace("users").unwrap();
+    let inbox = db.create_subtree(&users, b"alice").unwrap();
+    let mut txn = db.begin(&[&inbox]).unwrap();
+    txn.upsert(&inbox, b"1", b"hello").unwrap();
+    txn.commit().unwrap();
+    db.save_snapshot("monday").unwrap();
+    db.save_snapshot("tuesday").unwrap();
+    db.drop_snapshot("monday").unwrap();
+    // One subtree is in the checkpoint, the other one in the log only.
+    db.create_subtree(&users, b"bob").unwrap();
+    db.flush().unwrap();
+    drop((users, inbox));
+    let copied = dir.path().join("copied");
+    copy(&path, &copied);
+    drop(db);
+
+    let report = salvage(&copied, &target, SalvageOptions::new()).unwrap();
+    assert_eq!(report.snapshots_left_out, 1, "{report}");
+    assert_eq!(report.subtrees_detached(), 2, "{report}");
+    assert!(!report.is_whole());
+    let text = report.to_string();
+    assert!(text.contains("left out: 1 saved snapshots\n"), "{text}");
+    assert!(text.contains("not where they were: 2 subtrees; "), "{text}");
+    assert!(text.ends_with("something is lost, or may be"), "{text}");
+    let subtree = report
+        .keyspaces
+        .iter()
+        .find(|told| told.was_subtree && told.keys == 1)
+        .unwrap();
+    assert!(subtree.is_whole());
+    let hello = Table::from([(b"1".to_vec(), b"hello".to_vec())]);
+    let found = read(&target);
+    assert_eq!(found[&subtree.name], hello);
+    assert_eq!(found["users"], Table::new());
 }
 
 #[test]
