@@ -185,8 +185,8 @@ pub struct TidesTransaction<'a> {
 impl TidesTransaction<'_> {
     #[inline]
     fn entries(&self) -> Result<tidesdb::Iterator<'_>> {
-        let entries = |opened: &Opened<'_>| self.transaction.new_iterator(&opened.family);
-        Ok(self.store.with_dependent(|_, opened| entries(opened))?)
+        let TidesTransaction { transaction, store } = self;
+        Ok(store.with_dependent(|_, opened| transaction.new_iterator(&opened.family))?)
     }
 }
 
