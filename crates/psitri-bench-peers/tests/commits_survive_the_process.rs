@@ -2,7 +2,8 @@
 //!
 //! Each test starts this program again for one of the engines. The child commits batches, writes the number of each to a file of its own,
 //! and aborts; the parent opens the database and looks for everything. sled and bf-tree are not here: their adapters say that they
-//! are weaker than this.
+//! are weaker than this. Nor is Redis: its server is a process of its own, which outlives the child, so that nothing would be lost
+//! whatever it had written, and it would go on holding the database.
 use psitri_bench::engine::{Batch, Engine, ReadMode, Settings, Snapshot, Writes};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -90,4 +91,12 @@ survives! {
     emdb: psitri_bench_peers::engines::emdb::Emdb,
     #[cfg(feature = "emdb")]
     emdb_ranges: psitri_bench_peers::engines::emdb::EmdbRanges,
+    #[cfg(feature = "rocksdb")]
+    rocksdb: psitri_bench_peers::engines::rocksdb::RocksDb,
+    #[cfg(feature = "rocksdb")]
+    rocksdb_txn: psitri_bench_peers::engines::rocksdb::RocksDbTxn,
+    #[cfg(feature = "tidesdb")]
+    tidesdb: psitri_bench_peers::engines::tidesdb::TidesDb,
+    #[cfg(feature = "sqlite")]
+    sqlite: psitri_bench_peers::engines::sqlite::Sqlite,
 }

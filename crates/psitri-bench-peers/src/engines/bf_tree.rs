@@ -15,6 +15,7 @@ use psitri_bench::engine::{
     Writer,
 };
 use psitri_bench::engines::pending::Pending;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +62,11 @@ pub struct BfTreeCursor<'c> {
     buffer: Box<[u8]>,
     /// Bytes of the key and of tag and value, if there is an entry.
     at: Option<(usize, usize)>,
+}
+
+thread_local! {
+    /// For reads of the newest state, so that not each of them has to clear one.
+    static BUFFER: Cell<Option<Box<[u8; RECORD_BYTES_MAX]>>> = const { Cell::new(None) };
 }
 
 /// The cache has to be a power of two.
@@ -183,6 +189,7 @@ impl Engine for BfTree {
         snapshots: false,
         atomic_batches: false,
         persistent: false,
+        weaker_durability: true,
         record_bytes_max: Some(RECORD_BYTES_MAX - 1),
         ..Capabilities::FULL
     };
@@ -238,6 +245,16 @@ impl Engine for BfTree {
             tree: &self.tree,
             buffer: [0; RECORD_BYTES_MAX],
         })
+    }
+
+    #[inline]
+    fn read_latest<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        let mut buffer = BUFFER
+            .take()
+            .unwrap_or_else(|| Box::new([0; RECORD_BYTES_MAX]));
+        let result = read(&self.tree, key, &mut buffer, look);
+        BUFFER.set(Some(buffer));
+        result
     }
 
     #[inline]

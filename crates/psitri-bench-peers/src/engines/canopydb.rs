@@ -4,7 +4,8 @@
 //! for it, and never conflict. Values over 12 KiB are compressed only where it is asked for.
 //!
 //! Durability: `none` is `commit` without sync, which writes the log to the system. `async` has canopydb flush the log every 100 ms.
-//! `sync` and `write-through` are `commit_with(true)`; commits that wait at the same time share flushes.
+//! `sync` and `write-through` are `commit_with(true)`; commits that wait at the same time share flushes. Closing flushes the log in every
+//! mode but `none`, in which every commit is with the system already.
 //!
 //! A batch and a snapshot open the tree once and keep it; tree and transaction are one value by way of self_cell.
 use crate::flusher::INTERVAL;
@@ -30,6 +31,7 @@ pub struct Canopydb {
     database: Database,
     path: PathBuf,
     flush_at_commit: bool,
+    flushes_at_close: bool,
 }
 
 self_cell!(
@@ -89,6 +91,7 @@ impl Canopydb {
             database: Database::with_options(environment, options)?,
             path: path.to_owned(),
             flush_at_commit: flushes_at_commit(settings.sync_mode),
+            flushes_at_close: settings.sync_mode != SyncMode::None,
         })
     }
 }
@@ -245,7 +248,10 @@ impl Engine for Canopydb {
 
     /// What is not in the data file yet comes back from the log.
     fn close(self) -> Result<()> {
-        Ok(self.database.sync()?)
+        if self.flushes_at_close {
+            self.database.sync()?;
+        }
+        Ok(())
     }
 }
 

@@ -184,6 +184,7 @@ impl Engine for Sled {
     const CAPABILITIES: Capabilities = Capabilities {
         snapshots: false,
         group_commit: true,
+        weaker_durability: true,
         ..Capabilities::FULL
     };
 
@@ -255,6 +256,8 @@ impl Engine for Sled {
         })
     }
 
+    /// Flushes in every mode: what was committed last is in buffers of the process, and a thread of sled's own may be the one that drops
+    /// the database and writes them, at some time after this returned.
     fn close(self) -> Result<()> {
         self.sync()
     }

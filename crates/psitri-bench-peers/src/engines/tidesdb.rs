@@ -11,6 +11,13 @@
 //! Batches are its transactions at READ COMMITTED, its default, which read their own writes; snapshots are transactions at SNAPSHOT
 //! isolation whose reads are not tracked. Values are copied out: the C library hands out memory that it allocates. The bulk load is
 //! transactions of 10,000 writes, since a transaction is held in memory.
+//!
+//! The column family is looked up once. A read of the newest state goes through a transaction at READ COMMITTED that is kept for the
+//! next one: TidesDB takes what such a transaction sees anew at each read and holds nothing back for it in between. There is a number of
+//! them, one a thread as long as there are no more threads than that; whoever finds its own in use begins another. Database, family
+//! and those transactions are one value by way of self_cell.
+//!
+//! Closing is TidesDB's own in mode `none`, which leaves what is in the buffer to the log; in the other modes a checkpoint goes before it.
 //! Failures: those of TidesDB, with its codes; a transaction that lost against another one fails as a conflict.
 use crate::flusher::INTERVAL;
 use anyhow::{Context, Result};
@@ -18,7 +25,11 @@ use psitri_bench::engine::{
     Batch, Capabilities, Compression, Cursor, Description, Engine, EngineSizes, ReadMode, Settings,
     Snapshot, SyncMode, Writer,
 };
+use self_cell::self_cell;
+use std::cell::Cell;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use tidesdb::{
     ColumnFamily, ColumnFamilyConfig, CompressionAlgorithm, Config, IsolationLevel, LogLevel,
@@ -29,8 +40,43 @@ const FAMILY: &str = "kv";
 const LOAD_TRANSACTION_WRITES: usize = 10_000;
 const INTERVAL_NONE_US: u64 = 3_600_000_000;
 
+const READERS: usize = 64;
+
+/// A transaction that reads the newest state, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Reader<'db>(Mutex<Option<Transaction<'db>>>);
+
+struct Opened<'db> {
+    family: ColumnFamily<'db>,
+    readers: Vec<Reader<'db>>,
+}
+
+self_cell!(
+    struct Store {
+        owner: tidesdb::TidesDB,
+        #[not_covariant]
+        dependent: Opened,
+    }
+);
+
 pub struct TidesDb {
-    database: tidesdb::TidesDB,
+    store: Store,
+    checkpoints_at_close: bool,
+}
+
+/// The place of this thread's reader: threads count up when they come for the first time.
+#[inline]
+fn place() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    PLACE.get().unwrap_or_else(|| {
+        let place = THREADS.fetch_add(1, Ordering::Relaxed) % READERS;
+        PLACE.set(Some(place));
+        place
+    })
 }
 
 fn sync_mode(sync_mode: SyncMode) -> (tidesdb::SyncMode, u64) {
@@ -74,30 +120,74 @@ fn compression(settings: &Settings) -> CompressionAlgorithm {
     }
 }
 
-impl TidesDb {
-    fn start(path: &Path, settings: &Settings) -> Result<Self> {
-        std::fs::create_dir_all(path)?;
-        Ok(Self {
-            database: tidesdb::TidesDB::open(config(path, settings))?,
+impl Store {
+    #[inline]
+    fn database(&self) -> &tidesdb::TidesDB {
+        self.borrow_owner()
+    }
+
+    #[inline]
+    fn transaction(&self, isolation: IsolationLevel) -> Result<TidesTransaction<'_>> {
+        let database = self.database();
+        Ok(TidesTransaction {
+            transaction: database.begin_transaction_with_isolation(isolation)?,
+            store: self,
         })
     }
 
-    fn family(&self) -> Result<ColumnFamily<'_>> {
-        Ok(self.database.get_column_family(FAMILY)?)
-    }
-
-    fn transaction(&self, isolation: IsolationLevel) -> Result<TidesTransaction<'_>> {
-        Ok(TidesTransaction {
-            transaction: self.database.begin_transaction_with_isolation(isolation)?,
-            family: self.family()?,
+    /// The newest value.
+    #[inline]
+    fn read(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.with_dependent(|database, opened| {
+            let begin = || database.begin_transaction_with_isolation(IsolationLevel::ReadCommitted);
+            let Ok(mut reader) = opened.readers[place()].0.try_lock() else {
+                return found(begin()?.get(&opened.family, key));
+            };
+            let transaction = match reader.take() {
+                Some(transaction) => transaction,
+                None => begin()?,
+            };
+            // A transaction that failed is not used again.
+            let value = found(transaction.get(&opened.family, key))?;
+            *reader = Some(transaction);
+            Ok(value)
         })
     }
 }
 
-/// A transaction with the column family that it works on. It rolls back when dropped.
+fn start(path: &Path, settings: &Settings) -> Result<tidesdb::TidesDB> {
+    std::fs::create_dir_all(path)?;
+    Ok(tidesdb::TidesDB::open(config(path, settings))?)
+}
+
+impl TidesDb {
+    fn new(database: tidesdb::TidesDB, settings: &Settings) -> Result<Self> {
+        let store = Store::try_new(database, |database| {
+            let family = database.get_column_family(FAMILY);
+            anyhow::Ok(Opened {
+                family: family.context("not a database of this program")?,
+                readers: (0..READERS).map(|_| Reader::default()).collect(),
+            })
+        })?;
+        Ok(Self {
+            store,
+            checkpoints_at_close: settings.sync_mode != SyncMode::None,
+        })
+    }
+}
+
+/// A transaction on the column family. It rolls back when dropped.
 pub struct TidesTransaction<'a> {
     transaction: Transaction<'a>,
-    family: ColumnFamily<'a>,
+    store: &'a Store,
+}
+
+impl TidesTransaction<'_> {
+    #[inline]
+    fn entries(&self) -> Result<tidesdb::Iterator<'_>> {
+        let TidesTransaction { transaction, store } = self;
+        Ok(store.with_dependent(|_, opened| transaction.new_iterator(&opened.family))?)
+    }
 }
 
 /// The value, or nothing if the error says that there is none.
@@ -114,29 +204,33 @@ impl Writer for TidesDb {
 
     #[inline]
     fn begin(&self) -> Result<TidesTransaction<'_>> {
-        self.transaction(IsolationLevel::ReadCommitted)
+        self.store.transaction(IsolationLevel::ReadCommitted)
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.database.sync_wal()?)
+        Ok(self.store.database().sync_wal()?)
     }
 }
 
 impl Batch for TidesTransaction<'_> {
     #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-        let value = found(self.transaction.get(&self.family, key))?;
+        let value = self
+            .store
+            .with_dependent(|_, opened| found(self.transaction.get(&opened.family, key)))?;
         Ok(look(value.as_deref()))
     }
 
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        Ok(self.transaction.put(&self.family, key, value)?)
+        self.store
+            .with_dependent(|_, opened| Ok(self.transaction.put(&opened.family, key, value)?))
     }
 
     #[inline]
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        Ok(self.transaction.delete(&self.family, key)?)
+        self.store
+            .with_dependent(|_, opened| Ok(self.transaction.delete(&opened.family, key)?))
     }
 
     #[inline]
@@ -172,16 +266,14 @@ impl Engine for TidesDb {
     }
 
     fn create(path: &Path, settings: &Settings) -> Result<Self> {
-        let this = Self::start(path, settings)?;
+        let database = start(path, settings)?;
         let family = ColumnFamilyConfig::new().compression_algorithm(compression(settings));
-        this.database.create_column_family(FAMILY, family)?;
-        Ok(this)
+        database.create_column_family(FAMILY, family)?;
+        Self::new(database, settings)
     }
 
     fn open(path: &Path, settings: &Settings) -> Result<Self> {
-        let this = Self::start(path, settings)?;
-        this.family().context("not a database of this program")?;
-        Ok(this)
+        Self::new(start(path, settings)?, settings)
     }
 
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
@@ -201,7 +293,13 @@ impl Engine for TidesDb {
 
     #[inline]
     fn snapshot(&self, _mode: ReadMode) -> Result<TidesSnapshot<'_>> {
-        Ok(TidesSnapshot(self.transaction(IsolationLevel::Snapshot)?))
+        let transaction = self.store.transaction(IsolationLevel::Snapshot)?;
+        Ok(TidesSnapshot(transaction))
+    }
+
+    #[inline]
+    fn read_latest<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        Ok(look(self.store.read(key)?.as_deref()))
     }
 
     #[inline]
@@ -210,27 +308,29 @@ impl Engine for TidesDb {
     }
 
     fn checkpoint(&self) -> Result<()> {
-        Ok(self.database.checkpoint()?)
+        Ok(self.store.database().checkpoint()?)
     }
 
     fn compact(&mut self) -> Result<bool> {
-        self.database.checkpoint()?;
-        self.family()?.compact()?;
+        self.checkpoint()?;
+        self.store
+            .with_dependent(|_, opened| opened.family.compact())?;
         Ok(true)
     }
 
     fn sizes(&self) -> Result<EngineSizes> {
-        let stats = self.database.get_db_stats()?;
+        let stats = self.store.database().get_db_stats()?;
         Ok(EngineSizes {
             data_bytes: Some(stats.total_data_size_bytes),
             ..EngineSizes::default()
         })
     }
 
-    /// Closing flushes what is in memory.
+    /// Dropping the database closes it.
     fn close(self) -> Result<()> {
-        self.database.checkpoint()?;
-        drop(self.database);
+        if self.checkpoints_at_close {
+            self.checkpoint()?;
+        }
         Ok(())
     }
 }
@@ -245,16 +345,14 @@ impl Snapshot for TidesSnapshot<'_> {
 
     #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-        let TidesTransaction {
-            transaction,
-            family,
-        } = &self.0;
-        let value = found(transaction.get_notrack(family, key))?;
+        let TidesTransaction { transaction, store } = &self.0;
+        let value = store
+            .with_dependent(|_, opened| found(transaction.get_notrack(&opened.family, key)))?;
         Ok(look(value.as_deref()))
     }
 
     fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
-        let mut entries = self.0.transaction.new_iterator(&self.0.family)?;
+        let mut entries = self.0.entries()?;
         entries.seek_to_first()?;
         while entries.is_valid() {
             let (key, value) = entries.key_value()?;
@@ -267,7 +365,7 @@ impl Snapshot for TidesSnapshot<'_> {
     #[inline]
     fn cursor(&mut self) -> Result<TidesCursor<'_>> {
         Ok(TidesCursor {
-            entries: self.0.transaction.new_iterator(&self.0.family)?,
+            entries: self.0.entries()?,
             entry: None,
         })
     }

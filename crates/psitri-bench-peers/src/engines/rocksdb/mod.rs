@@ -10,7 +10,12 @@
 //! from a thread every tenth of a second (`FlushWAL(true)`), if something was written; `sync` and `write-through` set `sync` in each
 //! write, which RocksDB does once for all writers that wait.
 //!
-//! The bulk load is write batches of 10,000: RocksDB's own bulk interface wants sorted files, and the entries are in no order.
+//! A bulk load of an empty database is what RocksDB recommends: the entries are sorted, written into table files of the size that its
+//! compactions make (`SstFileWriter`), and those are moved into the database, all at once (`IngestExternalFile` with `move_files`).
+//! RocksDB flushes the files and its manifest in doing so, so that they are durable in every sync mode. A database that holds something
+//! is loaded by write batches of 10,000.
+//!
+//! Options of reads and writes are made once: the C interface allocates them. A read of the newest state needs no snapshot.
 //! Failures: those of RocksDB, with its messages; one of the flushing thread comes at `close`.
 mod plain;
 mod transactions;
@@ -23,12 +28,13 @@ use psitri_bench::engine::{
 };
 use rocksdb::{
     BlockBasedOptions, Cache, DBAccess, DBCompressionType, DBRawIteratorWithThreadMode, Options,
-    SnapshotWithThreadMode, WriteOptions,
+    ReadOptions, SnapshotWithThreadMode, SstFileWriter, WriteOptions,
 };
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, thread};
+use std::{fs, io, thread};
 
 pub use plain::Plain;
 pub use transactions::Transactions;
@@ -39,6 +45,11 @@ pub type RocksDbTxn = Rocks<Transactions>;
 const BLOOM_BITS: f64 = 10.0;
 const BYTES_PER_SYNC: u64 = 1 << 20;
 const LOAD_BATCH_WRITES: usize = 10_000;
+/// RocksDB's `target_file_size_base`.
+const LOAD_TABLE_BYTES: u64 = 64 << 20;
+/// Where a bulk load writes its tables: in the database's directory, so that they are on its file system. RocksDB leaves files alone
+/// whose names are not of its kind.
+const LOAD_DIRECTORY: &str = "load";
 
 /// The functions that both kinds of database have by the same names but share no trait for.
 pub trait Database: DBAccess + Send + Sync + Sized + 'static {
@@ -48,6 +59,7 @@ pub trait Database: DBAccess + Send + Sync + Sized + 'static {
     fn put_to(writes: &mut Self::Writes, key: &[u8], value: &[u8]);
     fn delete_from(writes: &mut Self::Writes, key: &[u8]);
     fn write_all(&self, writes: Self::Writes, options: &WriteOptions) -> Result<()>;
+    fn ingest(&self, tables: Vec<PathBuf>) -> Result<()>;
     fn flush_log(&self) -> Result<()>;
     fn flush_buffers(&self) -> Result<()>;
     fn wait_for_compactions(&self) -> Result<()>;
@@ -86,6 +98,12 @@ macro_rules! database {
                 options: &rocksdb::WriteOptions,
             ) -> anyhow::Result<()> {
                 Ok(self.write_opt(writes, options)?)
+            }
+
+            fn ingest(&self, tables: Vec<std::path::PathBuf>) -> anyhow::Result<()> {
+                let mut options = rocksdb::IngestExternalFileOptions::default();
+                options.set_move_files(true);
+                Ok(self.ingest_external_file_opts(&options, tables)?)
             }
 
             fn flush_log(&self) -> anyhow::Result<()> {
@@ -127,14 +145,21 @@ pub trait Kind: Send + Sync + Sized + 'static {
     type Batch<'a>: Batch;
     const LINE: &'static str;
 
-    fn begin<'a>(database: &'a Self::Database, options: &'a WriteOptions) -> Self::Batch<'a>;
+    fn begin<'a>(database: &'a Self::Database, options: &'a Access) -> Self::Batch<'a>;
+}
+
+/// The options of single operations.
+pub struct Access {
+    read: ReadOptions,
+    write: WriteOptions,
 }
 
 pub struct Rocks<K: Kind> {
     // Before the database, which it uses.
     flusher: Option<Flusher>,
     database: Arc<K::Database>,
-    write_options: WriteOptions,
+    access: Access,
+    options: Options,
     path: PathBuf,
 }
 
@@ -178,18 +203,83 @@ impl<K: Kind> Rocks<K> {
         options.create_if_missing(creates);
         options.set_error_if_exists(creates);
         let database = Arc::new(K::Database::open_with(&options, path)?);
-        let mut write_options = WriteOptions::default();
-        write_options.set_sync(syncs(settings.sync_mode));
+        let mut write = WriteOptions::default();
+        write.set_sync(syncs(settings.sync_mode));
         let flusher = (settings.sync_mode == SyncMode::Async)
             .then(|| flusher(Arc::clone(&database)))
             .transpose()?;
         Ok(Self {
             flusher,
             database,
-            write_options,
+            access: Access {
+                read: ReadOptions::default(),
+                write,
+            },
+            options,
             path: path.to_owned(),
         })
     }
+
+    /// Loads sorted entries as table files.
+    fn ingest(&self, sorted: &[(&[u8], &[u8])]) -> Result<()> {
+        let directory = self.path.join(LOAD_DIRECTORY);
+        fs::create_dir_all(&directory)?;
+        let outcome = write_tables(&self.options, &directory, sorted)
+            .and_then(|tables| self.database.ingest(tables));
+        let removed = fs::remove_dir_all(&directory);
+        outcome?;
+        Ok(removed?)
+    }
+
+    fn load_in_batches<'e>(
+        &self,
+        entries: impl Iterator<Item = (&'e [u8], &'e [u8])>,
+    ) -> Result<()> {
+        let unsynced = WriteOptions::default();
+        let mut writes = <K::Database as Database>::Writes::default();
+        let mut count = 0;
+        for (key, value) in entries {
+            K::Database::put_to(&mut writes, key, value);
+            count += 1;
+            if count == LOAD_BATCH_WRITES {
+                self.database
+                    .write_all(std::mem::take(&mut writes), &unsynced)?;
+                count = 0;
+            }
+        }
+        // The last one is as durable as the run asks for, and everything before it with it, for it lies before it in the log.
+        self.database.write_all(writes, &self.access.write)?;
+        if self.flusher.is_some() {
+            self.sync()?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes sorted entries into files of their own, in this order, and returns those.
+fn write_tables(
+    options: &Options,
+    directory: &Path,
+    sorted: &[(&[u8], &[u8])],
+) -> Result<Vec<PathBuf>> {
+    let mut tables = Vec::new();
+    let mut entries = sorted.iter().peekable();
+    while entries.peek().is_some() {
+        let table = directory.join(format!("{}.sst", tables.len()));
+        let mut writer = SstFileWriter::create(options);
+        writer.open(&table)?;
+        while writer.file_size() < LOAD_TABLE_BYTES
+            && let Some((key, value)) = entries.next()
+        {
+            writer.put(key, value)?;
+        }
+        writer.finish()?;
+        // The writer has the system forget the file's pages when it is done. They are read again, so that the workload finds them in
+        // memory, as it does after every other way to load.
+        io::copy(&mut File::open(&table)?, &mut io::sink())?;
+        tables.push(table);
+    }
+    Ok(tables)
 }
 
 /// Flushes the log if something was written since the last time.
@@ -210,7 +300,7 @@ impl<K: Kind> Writer for Rocks<K> {
 
     #[inline]
     fn begin(&self) -> Result<K::Batch<'_>> {
-        Ok(K::begin(&self.database, &self.write_options))
+        Ok(K::begin(&self.database, &self.access))
     }
 
     fn sync(&self) -> Result<()> {
@@ -242,6 +332,8 @@ impl<K: Kind> Engine for Rocks<K> {
             ),
             format!("bytes_per_sync {BYTES_PER_SYNC}"),
             format!("compression {:?}", settings.compression),
+            "an empty database is loaded by SstFileWriter and IngestExternalFile with move_files"
+                .to_owned(),
         ];
         if let Some(bytes) = settings.cache_bytes {
             lines.push(format!("HyperClock cache of {bytes} bytes"));
@@ -264,24 +356,16 @@ impl<K: Kind> Engine for Rocks<K> {
     }
 
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
-        let unsynced = WriteOptions::default();
-        let mut writes = <K::Database as Database>::Writes::default();
-        let mut count = 0;
-        for (key, value) in entries {
-            K::Database::put_to(&mut writes, key, value);
-            count += 1;
-            if count == LOAD_BATCH_WRITES {
-                self.database
-                    .write_all(std::mem::take(&mut writes), &unsynced)?;
-                count = 0;
-            }
+        if self.snapshot(ReadMode::Latest)?.cursor()?.seek_first()? {
+            return self.load_in_batches(entries);
         }
-        // The last one is as durable as the run asks for, and everything before it with it, for it lies before it in the log.
-        self.database.write_all(writes, &self.write_options)?;
-        if self.flusher.is_some() {
-            self.sync()?;
+        let mut sorted: Vec<(&[u8], &[u8])> = entries.collect();
+        // A table file cannot be empty.
+        if sorted.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        sorted.sort_unstable_by_key(|(key, _)| *key);
+        self.ingest(&sorted)
     }
 
     #[inline]
@@ -292,10 +376,16 @@ impl<K: Kind> Engine for Rocks<K> {
     }
 
     #[inline]
+    fn read_latest<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        let value = self.database.get_pinned_opt(key, &self.access.read)?;
+        Ok(look(value.as_deref()))
+    }
+
+    #[inline]
     fn begin_writes(&self) -> Result<RocksWrites<'_, K::Database>> {
         Ok(RocksWrites {
             database: &self.database,
-            options: &self.write_options,
+            options: &self.access.write,
             writes: Default::default(),
         })
     }
@@ -452,6 +542,29 @@ impl<D: Database> Cursor for RocksCursor<'_, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// More than one file holds.
+    #[test]
+    fn a_load_of_several_tables_is_read_back() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("db");
+        let engine = RocksDb::create(&path, &Settings::default())?;
+        let value = vec![7; 1 << 20];
+        let keys: Vec<[u8; 4]> = (0..150u32).rev().map(u32::to_be_bytes).collect();
+        engine.bulk_load(keys.iter().map(|key| (&key[..], &value[..])))?;
+        assert!(!path.join(LOAD_DIRECTORY).exists());
+        let tables = fs::read_dir(&path)?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension() == Some(OsStr::new("sst")));
+        assert_eq!(tables.count(), 3);
+        engine.close()?;
+        let engine = RocksDb::open(&path, &Settings::default())?;
+        assert_eq!(engine.snapshot(ReadMode::Latest)?.count()?, 150);
+        for key in &keys {
+            assert!(engine.read_latest(key, |found| found == Some(&value[..]))?);
+        }
+        engine.close()
+    }
 
     #[test]
     fn the_version_is_that_of_the_library() -> Result<()> {

@@ -1,9 +1,9 @@
 //! A plain database: a batch reads the newest state through a map of its own writes, and writes them as one `WriteBatch`.
-use super::{Database, Kind, database};
+use super::{Access, Database, Kind, database};
 use anyhow::Result;
 use psitri_bench::engine::Batch;
 use psitri_bench::engines::pending::Pending;
-use rocksdb::{DB, WriteBatch, WriteOptions};
+use rocksdb::{DB, WriteBatch};
 
 database!(DB, WriteBatch);
 
@@ -15,7 +15,7 @@ impl Kind for Plain {
     const LINE: &'static str = "batches are write batches; their own writes are read from a map";
 
     #[inline]
-    fn begin<'a>(database: &'a DB, options: &'a WriteOptions) -> PlainBatch<'a> {
+    fn begin<'a>(database: &'a DB, options: &'a Access) -> PlainBatch<'a> {
         PlainBatch {
             database,
             options,
@@ -26,7 +26,7 @@ impl Kind for Plain {
 
 pub struct PlainBatch<'a> {
     database: &'a DB,
-    options: &'a WriteOptions,
+    options: &'a Access,
     pending: Pending,
 }
 
@@ -36,7 +36,7 @@ impl Batch for PlainBatch<'_> {
         if let Some(own) = self.pending.get(key) {
             return Ok(look(own));
         }
-        let value = self.database.get_pinned(key)?;
+        let value = self.database.get_pinned_opt(key, &self.options.read)?;
         Ok(look(value.as_deref()))
     }
 
@@ -60,6 +60,6 @@ impl Batch for PlainBatch<'_> {
                 None => writes.delete(key),
             }
         }
-        self.database.write_all(writes, self.options)
+        self.database.write_all(writes, &self.options.write)
     }
 }

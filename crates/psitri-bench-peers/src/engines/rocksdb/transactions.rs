@@ -1,11 +1,11 @@
 //! RocksDB's own optimistic transactions: they read their own writes by themselves, and commit if nobody else has written
 //! the keys that they wrote. One that lost fails with RocksDB's "Resource busy"; no workload writes a key from two threads at once.
-use super::{Kind, database};
+use super::{Access, Kind, database};
 use anyhow::Result;
 use psitri_bench::engine::Batch;
 use rocksdb::{
-    OptimisticTransactionDB, OptimisticTransactionOptions, Transaction, WriteBatchWithTransaction,
-    WriteOptions,
+    OptimisticTransactionDB, OptimisticTransactionOptions, ReadOptions, Transaction,
+    WriteBatchWithTransaction,
 };
 
 database!(OptimisticTransactionDB, WriteBatchWithTransaction<true>);
@@ -20,35 +20,41 @@ impl Kind for Transactions {
     #[inline]
     fn begin<'a>(
         database: &'a OptimisticTransactionDB,
-        options: &'a WriteOptions,
+        options: &'a Access,
     ) -> TransactionBatch<'a> {
         let transaction_options = OptimisticTransactionOptions::default();
-        TransactionBatch(database.transaction_opt(options, &transaction_options))
+        TransactionBatch {
+            transaction: database.transaction_opt(&options.write, &transaction_options),
+            read_options: &options.read,
+        }
     }
 }
 
 /// Rolls back when dropped, as RocksDB does with a transaction that is destroyed.
-pub struct TransactionBatch<'a>(Transaction<'a, OptimisticTransactionDB>);
+pub struct TransactionBatch<'a> {
+    transaction: Transaction<'a, OptimisticTransactionDB>,
+    read_options: &'a ReadOptions,
+}
 
 impl Batch for TransactionBatch<'_> {
     #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-        let value = self.0.get_pinned(key)?;
+        let value = self.transaction.get_pinned_opt(key, self.read_options)?;
         Ok(look(value.as_deref()))
     }
 
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        Ok(self.0.put(key, value)?)
+        Ok(self.transaction.put(key, value)?)
     }
 
     #[inline]
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        Ok(self.0.delete(key)?)
+        Ok(self.transaction.delete(key)?)
     }
 
     #[inline]
     fn commit(self) -> Result<()> {
-        Ok(self.0.commit()?)
+        Ok(self.transaction.commit()?)
     }
 }

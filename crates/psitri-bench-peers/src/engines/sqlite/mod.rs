@@ -4,7 +4,8 @@
 //! stays at SQLite's 1,000 pages and works, because readers renew their snapshots; statements are prepared once a connection and reset
 //! after each use; files are mapped up to SQLite's limit of 2 GiB, which saves a system call a page. One connection writes, behind a lock:
 //! SQLite has one writer at a time anyhow, and waiting for a lock is cheaper than trying again. Each snapshot is a read transaction of
-//! a connection of its own, taken from a pool and given back.
+//! a connection of its own, taken from a pool and given back. A read of the newest state is a single SELECT outside of a transaction,
+//! which SQLite makes one of its own for it. A bulk load inserts in the order of the keys, which fills the B-tree from left to right.
 //!
 //! Sync modes: `none` is `synchronous=OFF`; `async` is NORMAL, which flushes at checkpoints and survives a power failure without the
 //! last commits; `sync` and `write-through` are FULL, a flush at each commit. SQLite has no group commit.
@@ -168,6 +169,16 @@ impl Sqlite {
     fn readers(&self) -> MutexGuard<'_, Vec<Connected>> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// A connection of the pool, or a new one if all are in use.
+    #[inline]
+    fn lend(&self) -> Result<Connected> {
+        let pooled = self.readers().pop();
+        match pooled {
+            Some(connected) => Ok(connected),
+            None => self.reader(),
+        }
+    }
 }
 
 pub struct SqliteBatch<'a> {
@@ -265,8 +276,10 @@ impl Engine for Sqlite {
     }
 
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
+        let mut sorted: Vec<(&[u8], &[u8])> = entries.collect();
+        sorted.sort_unstable_by_key(|(key, _)| *key);
         let mut batch = self.begin()?;
-        for (key, value) in entries {
+        for (key, value) in sorted {
             batch.put(key, value)?;
         }
         batch.commit()
@@ -274,11 +287,7 @@ impl Engine for Sqlite {
 
     #[inline]
     fn snapshot(&self, _mode: ReadMode) -> Result<SqliteSnapshot<'_>> {
-        let pooled = self.readers().pop();
-        let mut connected = match pooled {
-            Some(connected) => connected,
-            None => self.reader()?,
-        };
+        let mut connected = self.lend()?;
         connected.statements.begin_read.run()?;
         // A transaction has its snapshot from the first read on.
         let read = connected.statements.take_snapshot.step();
@@ -289,6 +298,15 @@ impl Engine for Sqlite {
         };
         ensure!(read?, "SQLite has no schema");
         Ok(snapshot)
+    }
+
+    #[inline]
+    fn read_latest<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        let mut connected = self.lend()?;
+        let result = connected.read(key, look)?;
+        // One that failed is not used again.
+        self.readers().push(connected);
+        Ok(result)
     }
 
     #[inline]
