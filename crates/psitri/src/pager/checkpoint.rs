@@ -235,6 +235,8 @@ impl Pager {
                 let before = space.map.page_end();
                 let end = space.map.cut_tail();
                 if end < before {
+                    self.end_bytes
+                        .store(end * PAGE_BYTES as u64, Ordering::Relaxed);
                     self.file.set_len(end * PAGE_BYTES as u64)?;
                 }
             }

@@ -10,7 +10,8 @@
 //!     writer knows of them, and written again only when no tree version pinned here or in another process, no durable superblock
 //!     and no superblock in flight, or of unknown fate, reaches a node in them (`reclaim`, `quarantine`).
 //! (3) A node dead since version `d` and born at version `b` is reachable from version `v` if and only if `b <= v < d`.
-//! (4) A node that this process did not write is checked, checksum and structure, before its first use.
+//! (4) A node that this process did not write is checked, checksum and structure, before its first use. It lies in a page that was there at
+//!     the opening; a reference to a page that the file does not have is damage, whatever says so.
 //!     What the log may name is kept longer: until the durable superblock covers its death, as replay reads it before.
 //! (5) Mappings live as long as the pager. A larger one replaces a smaller one; both show the same file.
 //!
@@ -97,6 +98,8 @@ pub(crate) struct Pager {
     maps: Mutex<Vec<ReadMap>>,
     /// One bit a unit of the pages that were there at open; set when the node that begins there was checked.
     checked: Vec<AtomicU64>,
+    /// Length of the file as the page map has it: whoever was given a reference sees that its page is there.
+    end_bytes: AtomicU64,
     space: Mutex<Space>,
     /// Nodes and values with more than one reference.
     pub shares: Shares,
@@ -207,6 +210,7 @@ impl Pager {
             mapped_bytes: AtomicU64::new(read_map.len()),
             maps: Mutex::new(vec![read_map]),
             checked,
+            end_bytes: AtomicU64::new(needed),
             space: Mutex::new(Space {
                 map,
                 pending: Vec::new(),
@@ -243,9 +247,12 @@ impl Pager {
     /// The bytes of a node. The caller holds a pin (or the write lock) under which `at` is reachable.
     #[inline]
     pub fn node(&self, at: NodeRef) -> Result<&[u8]> {
-        let page = at.page() as usize;
-        if page < self.checked.len() && !self.is_checked(at) {
-            self.check_node(at)?;
+        if (at.page() as usize) < self.checked.len() {
+            if !self.is_checked(at) {
+                self.check_node(at)?;
+            }
+        } else if !self.is_inside(at.byte_offset(), at.bytes()) {
+            self.check_range(at.byte_offset(), at.bytes() as u64)?;
         }
         Ok(self.bytes(at.byte_offset(), at.bytes()))
     }
@@ -263,6 +270,9 @@ impl Pager {
     pub fn value(&self, pointer: &ValuePointer) -> Result<&[u8]> {
         if pointer.subtree().is_some() {
             return Ok(&[]);
+        }
+        if !self.is_inside(pointer.byte_offset(), pointer.len as usize) {
+            self.check_range(pointer.byte_offset(), u64::from(pointer.len))?;
         }
         let at = NodeRef::new(pointer.page(), pointer.offset_units(), 1);
         if (at.page() as usize) < self.checked.len() && !self.is_checked(at) {
@@ -283,7 +293,7 @@ impl Pager {
 
     #[inline]
     fn bytes(&self, offset: u64, len: usize) -> &[u8] {
-        // SAFETY: (2) and (5): the range lies in the file, as its page was handed out or checked by `check_range`; nobody
+        // SAFETY: (2) and (5): the range lies in the file, as `is_inside` or `check_range` says, or the check of its page; nobody
         // writes it while it can be reached, and the mapping lives as long as `self`.
         unsafe {
             slice::from_raw_parts(self.base.load(Ordering::Acquire).add(offset as usize), len)
@@ -302,6 +312,13 @@ impl Pager {
         }
     }
 
+    /// Whether the file has these bytes. It may have grown since; `check_range` knows.
+    #[inline]
+    fn is_inside(&self, offset: u64, len: usize) -> bool {
+        offset.saturating_add(len as u64) <= self.end_bytes.load(Ordering::Relaxed)
+    }
+
+    #[inline(never)]
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         let end = self.space.lock().map.page_end() * PAGE_BYTES as u64;
         if offset < SUPERBLOCK_PAGES * PAGE_BYTES as u64 || offset.saturating_add(len) > end {
@@ -393,6 +410,7 @@ impl Pager {
             self.lock_cache()?;
         }
         space.map.grow(new);
+        self.end_bytes.store(needed, Ordering::Relaxed);
         Ok(())
     }
 

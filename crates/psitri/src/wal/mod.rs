@@ -26,7 +26,8 @@
 //! 3. A segment is reused or removed only when it lies wholly below a durable checkpoint and the header of the first segment that
 //!    is kept is durable.
 //! 4. What records refer to outside of the log ([`Referred`]) is durable before the records count as durable.
-//! 5. What follows a torn tail is removed, durably, before anything new is written, so that old records cannot join the new log.
+//! 5. What follows the end that replay found is removed or made invalid, durably, before anything new is written, so that old records cannot
+//!    join the new log.
 mod appender;
 mod group;
 pub mod ops;

@@ -4,16 +4,22 @@
 //!
 //! Invariants:
 //! 1. The replayed part is durable before anything is removed or begun: what the caller has seen stays.
-//! 2. Everything that is not part of the chain is removed, durably, before the new tail exists; so a segment behind a torn tail
+//! 2. So is its end: no segment of the chain has a valid fragment there any more. A record may have been refused for a reason outside of
+//!    the log, which need not last (a value that was lost, a number that does not follow): neither it nor what is behind it ever counts
+//!    again, whatever the caller knows by then, and whatever becomes of the new tail.
+//! 3. Everything that is not part of the chain is removed, durably, before the new tail exists; so a segment behind a torn tail
 //!    can never be taken for the continuation of the new log.
-//! 3. The new tail is durable before the first record enters it. It starts where the valid log ends, with a sequence number above
-//!    all that were ever seen; the old tail's garbage lies beyond its start and is not read.
+//! 4. The new tail is durable before the first record enters it. It starts where the valid log ends, with a sequence number above
+//!    all that were ever seen; the old tail's garbage lies beyond its start and is not read. Older segments without a record that start
+//!    there too stay until then.
 //!
-//! Every step may be the last before another crash: replay finds the same records again.
+//! Every step may be the last before another crash: once (2) was reached, replay finds the same records again. Before that nothing was
+//! removed, and the caller has changed nothing on which its refusal depends, so that it refuses the same record again.
 //!
 //! Failure modes: an error of the storage; the log is then as it was, or without its garbage.
 use super::{
     ReplayEnd, Wal, WalError, WalOptions, WalShared,
+    record::HEADER_BYTES,
     replay::Link,
     segment::{DATA_OFFSET, Segment, SegmentFile, SegmentHeader, file_name},
     shared::{Continuation, nonce},
@@ -45,13 +51,12 @@ impl Wal {
         for name in &end.others {
             storage.remove(name)?;
         }
-        // Segments that hold only the torn beginning of a record which ran over several of them.
+        // Segments that hold only pieces of a record which ran over several of them. They would overlap the new tail.
         let (kept, torn): (Vec<_>, Vec<_>) = end
             .chain
             .into_iter()
-            .enumerate()
-            .partition(|(at, link)| *at == 0 || link.header.start_lsn < end.end_lsn);
-        for (_, link) in &torn {
+            .partition(|link| link.header.start_lsn <= end.end_lsn);
+        for link in &torn {
             storage.remove(&link.name)?;
         }
         storage.sync_dir()?;
@@ -79,7 +84,7 @@ impl Wal {
         tail.header_durable.store(true, Ordering::Release);
 
         let mut replayed = std::collections::VecDeque::new();
-        for (_, link) in kept {
+        for link in kept {
             if link.header.start_lsn >= end.end_lsn {
                 // The log begins in the new tail just as well.
                 storage.remove(&link.name)?;
@@ -110,7 +115,7 @@ impl Wal {
     }
 }
 
-/// Makes the replayed part of a segment durable. What is not proven to be so is written again first: after a flush that failed
+/// Makes the replayed part of a segment durable, and its end. What is not proven to be so is written again first: after a flush that failed
 /// before the process ended, the system may hold pages that it calls clean but never wrote.
 fn secure(storage: &dyn Storage, link: &Link, end: &ReplayEnd) -> Result<(), WalError> {
     let file = storage.open(&link.name, OpenMode::ReadWrite)?;
@@ -122,6 +127,12 @@ fn secure(storage: &dyn Storage, link: &Link, end: &ReplayEnd) -> Result<(), Wal
         let mut bytes = vec![0; (range.end - range.start) as usize];
         file.read_at(&mut bytes, range.start)?;
         file.write_at(&bytes, range.start)?;
+    }
+    if start <= end.end_lsn {
+        // Invariant 2: zeros are no record. They may lie in two sectors; either of them makes the header invalid, or both are to be written yet.
+        let at = place(end.end_lsn);
+        let len = (file_bytes - at).min(HEADER_BYTES as u64);
+        file.write_at(&[0; HEADER_BYTES][..len as usize], at)?;
     }
     file.sync_data()?;
     Ok(())
