@@ -240,6 +240,12 @@ fn wherever_the_cut_is() {
         drop(resume(&base, cut).unwrap());
         assert_eq!(csns(&base), left);
         base.crash_now();
+        // Not for the sake of the new segment only.
+        let without = base.process_crash(cut);
+        let newest = without.list().unwrap();
+        let newest = newest.iter().filter(|name| name.starts_with("log-")).max();
+        without.remove(newest.unwrap()).unwrap();
+        assert_eq!(csns(&without), left);
         // The openings after it know nothing of the cut, and end anywhere, or cannot make a segment.
         at_every_call(
             || base.process_crash(cut),

@@ -6,6 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The page to name in a file of so many.
+type PageOf = fn(u64) -> u64;
+
 const CATALOG_AT: usize = 40;
 const CHECKSUM_AT: usize = 124;
 const PAGE_BYTES: usize = 4096;
@@ -26,7 +29,7 @@ fn database(dir: &Path) -> PathBuf {
 }
 
 /// Lets both superblocks name another page, and as many units.
-fn name_page(path: &Path, page: impl Fn(u64) -> u64, units: u64) {
+fn name_page(path: &Path, page: PageOf, units: u64) {
     let file = path.join("data");
     let mut bytes = fs::read(&file).unwrap();
     let page = page((bytes.len() / PAGE_BYTES) as u64);
@@ -49,7 +52,7 @@ fn is_damage(opened: Result<Database, Error>, what: &str) {
 
 #[test]
 fn is_damage_however_it_is_opened() {
-    let cases: [(&str, fn(u64) -> u64, u64); 5] = [
+    let cases: [(&str, PageOf, u64); 5] = [
         ("far behind the end", |_| 1 << 30, 4),
         ("as far as can be named", |_| (1 << 40) - 1, (1 << 18) - 1),
         ("the first page behind the end", |end| end, 1),
