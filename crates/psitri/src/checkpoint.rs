@@ -510,6 +510,17 @@ impl Engine {
         })
     }
 
+    /// Has merged, beside what comes, what the opening found in the log, unless that is so little that closing would leave it there again:
+    /// reads are faster in the tree.
+    pub fn merge_what_was_replayed(&self) {
+        let generation = self.states.current().active().id;
+        if self.log.is_some() && !self.states.current().active().is_empty() && !self.stays_in_log()
+        {
+            // Without memory for another buffer the data stay where they are.
+            let _ = self.freeze(generation);
+        }
+    }
+
     /// Whether enough was written since the last checkpoint.
     fn checkpoint_due(&self) -> bool {
         // Only log that a checkpoint could let go of: what an open transaction holds back would ask for one after another.

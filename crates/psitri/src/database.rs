@@ -147,6 +147,7 @@ impl Database {
             // The database is open all the same, and the next opening tries again.
             engine.note_failure(&error);
         }
+        engine.merge_what_was_replayed();
         Ok(database)
     }
 
