@@ -7,7 +7,7 @@
 //!   variant 174 calls for each read; reads are compared with the whole value instead of its first byte, untimed scans compare the whole
 //!   database with what it must hold after every phase that removes;
 //! - every commit is durable in the phases that are meant to be, for every engine, and no commit is in `nosync_writes`, where the database
-//!   is closed and opened again with another sync mode before and after, untimed. Each of those writes is a transaction of its own, in both
+//!   is brought to rest, closed and opened again with another sync mode before and after, untimed. Each of those writes is a transaction of its own, in both
 //!   variants. emdb's original compares an engine that never flushes there with one whose writes are a single transaction. An engine that
 //!   keeps nothing when closed has no such phase; it gets the pairs untimed;
 //! - the bulk load is the engine's own way to load, durable, in both variants. emdb's original gives it chunks of 50,000;

@@ -197,7 +197,9 @@ impl Bench<'_> {
         self.reopen(engine, &durable)
     }
 
+    /// In its resting state: what is measured next does not depend on how an engine closes, which is not measured here.
     fn reopen<E: Engine>(&self, engine: E, settings: &Settings) -> Result<E> {
+        engine.checkpoint().context("the checkpoint failed")?;
         engine.close().context("cannot close the database")?;
         E::open(self.run.path, settings).context("cannot open the database again")
     }
