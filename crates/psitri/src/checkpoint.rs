@@ -411,6 +411,8 @@ impl Engine {
     pub fn checkpoint_to_close(&self) -> Result<()> {
         if !self.options.checkpoint_on_close
             && let Some(log) = &self.log
+            // Its merge is waited for anyway, and would be for nothing.
+            && !self.is_merging_replayed()
             && self.is_log_mostly_live(log)
         {
             if self.options.durability != Durability::None || self.is_flush_wanted(log) {
@@ -503,17 +505,38 @@ impl Engine {
         })
     }
 
-    /// Has merged, beside what comes, what the opening found in the log, unless that is little: reads are faster in the tree.
+    /// Has merged, beside what comes, what the opening found in the log, unless that is little: reads are faster in the tree. A checkpoint
+    /// follows, so that the next opening need not do it again.
     pub fn merge_what_was_replayed(&self) {
         let Some(log) = &self.log else {
             return;
         };
         let state = self.states.current();
         let active = state.active();
-        if entries_of(active) > REPLAYED_ENTRIES_MAX || logged_of(active, log) > REPLAYED_BYTES_MAX
-        {
+        let is_much = entries_of(active) > REPLAYED_ENTRIES_MAX
+            || logged_of(active, log) > REPLAYED_BYTES_MAX;
+        if is_much || state.generations.len() > 1 {
+            let newest = if is_much { active.id } else { active.id - 1 };
+            self.replayed.store(newest, Ordering::Relaxed);
+        }
+        if is_much {
             // Without memory for another buffer the data stay where they are.
             let _ = self.freeze(active.id);
+        }
+    }
+
+    /// Whether something that the opening replayed is still to be merged, of what is to be merged at once.
+    fn is_merging_replayed(&self) -> bool {
+        let newest = self.replayed.load(Ordering::Relaxed);
+        (self.states.current().generations.iter()).any(|generation| generation.id <= newest)
+    }
+
+    /// Asks for the checkpoint that is due once what was replayed is merged.
+    pub fn checkpoint_what_was_replayed(&self) {
+        if self.replayed.load(Ordering::Relaxed) != 0 && !self.is_merging_replayed() {
+            self.replayed.store(0, Ordering::Relaxed);
+            self.signals.lock.lock().checkpoint_wanted = true;
+            self.signals.work.notify_all();
         }
     }
 

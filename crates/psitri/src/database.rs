@@ -114,41 +114,26 @@ impl Database {
     }
 
     fn start(engine: Engine) -> Result<Database> {
-        let engine = Arc::new(engine);
-        let mut threads = Vec::new();
-        if !engine.read_only {
-            let spawn = |name: &str, body: fn(&Engine)| {
-                let engine = Arc::clone(&engine);
-                let builder = std::thread::Builder::new().name(name.into());
-                let started = builder.spawn(move || run_guarded(&engine, body));
-                started.map_err(|source| {
-                    let what = format!("background thread {name}");
-                    Error::from(StorageError::io("start", &what, source))
-                })
-            };
-            threads.push(spawn("psitri-merge", merger::run)?);
-            if !engine.in_memory {
-                threads.push(spawn("psitri-ckpt", Engine::run_checkpoints)?);
-                threads.push(spawn("psitri-log", Engine::run_log)?);
-            }
-        }
         let core = DatabaseCore {
-            engine,
-            threads: Mutex::new(threads),
+            engine: Arc::new(engine),
+            threads: Default::default(),
             batches: Default::default(),
         };
-        let database = Database {
-            core: Arc::new(core),
-        };
-        let engine = &database.core.engine;
+        core.start_threads()?;
+        let engine = &core.engine;
         if engine.has_many_short_segments()
             && let Err(error) = engine.checkpoint_fully()
         {
+            if engine.is_poisoned() {
+                return Err(error);
+            }
             // The database is open all the same, and the next opening tries again.
             engine.note_failure(&error);
         }
         engine.merge_what_was_replayed();
-        Ok(database)
+        Ok(Database {
+            core: Arc::new(core),
+        })
     }
 
     /// The keyspace `name`; created if there is none. Names are 1 to 255 bytes of UTF-8.
@@ -595,24 +580,58 @@ fn run_guarded(engine: &Engine, body: fn(&Engine)) {
     }
 }
 
-impl Drop for DatabaseCore {
-    fn drop(&mut self) {
+impl DatabaseCore {
+    fn start_threads(&self) -> Result<()> {
         let engine = &self.engine;
-        trace_span!(INFO, "close", path = %engine.storage.describe());
-        let may_write = !engine.read_only && !engine.is_poisoned() && !engine.in_memory;
-        if may_write && !engine.is_at_rest() {
-            // Nothing is lost if this fails: the log has everything.
-            let _ = engine.checkpoint_to_close();
+        if engine.read_only {
+            return Ok(());
         }
+        let mut bodies: Vec<(&str, fn(&Engine))> = vec![("psitri-merge", merger::run)];
+        if !engine.in_memory {
+            bodies.push(("psitri-ckpt", Engine::run_checkpoints));
+            bodies.push(("psitri-log", Engine::run_log));
+        }
+        for (name, body) in bodies {
+            let engine = Arc::clone(engine);
+            let builder = std::thread::Builder::new().name(name.into());
+            match builder.spawn(move || run_guarded(&engine, body)) {
+                Ok(thread) => self.threads.lock().push(thread),
+                Err(source) => {
+                    // Those that were started must not keep the database locked.
+                    self.stop_threads();
+                    let what = format!("background thread {name}");
+                    return Err(StorageError::io("start", &what, source).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stop_threads(&self) {
         {
-            let mut signals = engine.signals.lock.lock();
+            let mut signals = self.engine.signals.lock.lock();
             signals.stopping = true;
-            engine.signals.work.notify_all();
+            self.engine.signals.work.notify_all();
         }
         for thread in self.threads.lock().drain(..) {
             // A thread that panicked has nothing more to say here; the log has everything.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for DatabaseCore {
+    fn drop(&mut self) {
+        let engine = &self.engine;
+        trace_span!(INFO, "close", path = %engine.storage.describe());
+        let may_write = !engine.read_only && !engine.is_poisoned() && !engine.in_memory;
+        // Without its threads, an opening that failed, nothing would be merged.
+        let is_running = !self.threads.lock().is_empty();
+        if may_write && is_running && !engine.is_at_rest() {
+            // Nothing is lost if this fails: the log has everything.
+            let _ = engine.checkpoint_to_close();
+        }
+        self.stop_threads();
         if let Some(log) = &engine.log {
             if !engine.is_poisoned() {
                 // A file system without holes keeps the space.

@@ -117,6 +117,8 @@ pub(crate) struct Engine {
     pub readers: Mutex<OtherReaders>,
     /// Where replay would begin, by the last checkpoint.
     pub replay_from: AtomicU64,
+    /// The newest generation with what the opening replayed, until a checkpoint has all of that; 0 then.
+    pub replayed: AtomicU64,
     /// End of the last commit that is to be flushed in the background.
     pub async_end: AtomicU64,
     poison: OnceLock<String>,
@@ -253,6 +255,7 @@ impl Engine {
             checkpointing: Mutex::new(()),
             readers: Mutex::new(OtherReaders::default()),
             replay_from: AtomicU64::new(replay_from),
+            replayed: AtomicU64::new(0),
             async_end: AtomicU64::new(0),
             poison: OnceLock::new(),
             storage,

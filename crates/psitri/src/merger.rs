@@ -109,13 +109,16 @@ pub(crate) fn run(engine: &Engine) {
             let state = engine.states.current();
             (state.active().id, state.active().bytes_used())
         };
-        if now != seen {
+        if is_log_long(engine) {
+            // As below, without memory the data stay where they are.
+            let _ = engine.freeze(now.0);
+        } else if now != seen {
             (seen, since) = (now, Instant::now());
         } else if since.elapsed() >= engine.options.idle_flush {
             since = Instant::now();
             idle(engine, now.0);
-        } else if is_read_enough(engine) || is_log_long(engine) {
-            // As above, without memory the data stay where they are.
+        } else if is_read_enough(engine) {
+            // Without memory for another buffer the data stay where they are; the next tick tries again.
             let _ = engine.freeze(now.0);
         }
         if engine.states.retired_len() > 0 {
@@ -125,6 +128,7 @@ pub(crate) fn run(engine: &Engine) {
             engine.report_slow_readers();
         }
         let result = merge_all(engine);
+        engine.checkpoint_what_was_replayed();
         note(engine, result.map(drop));
     }
 }

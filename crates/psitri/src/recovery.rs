@@ -55,6 +55,8 @@ const WAL_SPARES_MAX: usize = 2;
 pub(crate) const OP_BYTES_EXPECTED: u64 = 128;
 /// Address space for a record, as a multiple of the bytes of memory that it is expected to take: the directory grows by doubling.
 const ROOM_PER_BYTE_EXPECTED: u64 = 2;
+/// And for each keyspace in it, as buffers take memory by chunks.
+const BUFFER_BYTES_EXPECTED: u64 = 4 << 10;
 
 fn next_database_id() -> u64 {
     static NEXT: PlainAtomicU64 = PlainAtomicU64::new(1);
@@ -433,7 +435,8 @@ impl Recovery {
         // begin behind others, and has room enough.
         let expected = record.payload.len() as u64 + u64::from(record.op_count) * OP_BYTES_EXPECTED;
         let newest = &self.generations[0];
-        let room = ROOM_PER_BYTE_EXPECTED * expected;
+        let buffers = u64::from(record.op_count).min(self.table.len() as u64);
+        let room = ROOM_PER_BYTE_EXPECTED * expected + buffers * BUFFER_BYTES_EXPECTED;
         if newest.is_empty() {
             if room > self.reserve_bytes as u64 {
                 let roomy = Generation::with_room(newest.id, &self.pool, room)?;

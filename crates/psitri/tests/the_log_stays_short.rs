@@ -71,6 +71,25 @@ fn a_long_key_that_is_overwritten_does_not_fill_the_disk() {
     assert_eq!(found.as_deref(), Some(&1_999u64.to_le_bytes()[..]));
 }
 
+/// So many keys that their versions take the place of older ones: each fills a little of the buffer, which so changes all the time.
+#[test]
+fn long_keys_that_are_overwritten_without_a_pause_do_not_fill_the_disk() {
+    let db = open(&SimStorage::new(8), options().buffer_bytes(4 << 20));
+    let keyspace = db.keyspace("k").unwrap();
+    let mut key = vec![b'k'; 2_000];
+    let mut replay_max = 0;
+    for number in 0..60_000u64 {
+        key[..8].copy_from_slice(&(number % 600).to_be_bytes());
+        put(&db, &keyspace, &key, &number.to_le_bytes());
+        if number.is_multiple_of(100) {
+            replay_max = replay_max.max(db.stats().unwrap().wal_replay_bytes);
+            // Or a tick of the merging thread would be worth much of all that is written here.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    assert!(replay_max < 24 * MIB, "{replay_max} bytes to replay");
+}
+
 /// A process that is started, writes, and is killed, again and again.
 #[test]
 fn short_lives_do_not_pile_up_segments() {
