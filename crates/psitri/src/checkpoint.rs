@@ -500,7 +500,7 @@ impl Engine {
             let segments = log.live_segments();
             let kept =
                 (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed));
-            let filled = segments as u64 * self.options.wal_segment_bytes as u64 / 4;
+            let filled = segments as u64 * self.options.wal_segment_bytes / 4;
             segments > REPLAYED_SEGMENTS_MAX && kept < filled
         })
     }

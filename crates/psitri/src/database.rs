@@ -580,18 +580,23 @@ fn run_guarded(engine: &Engine, body: fn(&Engine)) {
     }
 }
 
+/// What a background thread does.
+type Body = fn(&Engine);
+
 impl DatabaseCore {
     fn start_threads(&self) -> Result<()> {
         let engine = &self.engine;
         if engine.read_only {
             return Ok(());
         }
-        let mut bodies: Vec<(&str, fn(&Engine))> = vec![("psitri-merge", merger::run)];
-        if !engine.in_memory {
-            bodies.push(("psitri-ckpt", Engine::run_checkpoints));
-            bodies.push(("psitri-log", Engine::run_log));
-        }
-        for (name, body) in bodies {
+        let bodies: [(&str, Body); 3] = [
+            ("psitri-merge", merger::run),
+            ("psitri-ckpt", Engine::run_checkpoints),
+            ("psitri-log", Engine::run_log),
+        ];
+        // In memory there is nothing to store.
+        let count = if engine.in_memory { 1 } else { bodies.len() };
+        for (name, body) in bodies.into_iter().take(count) {
             let engine = Arc::clone(engine);
             let builder = std::thread::Builder::new().name(name.into());
             match builder.spawn(move || run_guarded(&engine, body)) {
