@@ -108,6 +108,7 @@ const EMDB_PAGE: &[&str] = &[
     "redb",
     "sled",
     "rocksdb",
+    "mdbx",
     "lmdb",
     "fjall",
     "canopydb",
