@@ -445,10 +445,15 @@ impl Engine {
         self.log.as_ref().is_some_and(is_durable) && self.stays_in_log()
     }
 
+    /// Bytes of log that the next opening would read.
+    fn kept_bytes(&self, log: &WalShared) -> u64 {
+        (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed))
+    }
+
     /// Whether the log is little larger than one that has nothing but the entries that are not merged, so that a merge would neither give
     /// space back nor take less time than a replay. An estimate: an entry of several generations counts several times.
     fn is_log_mostly_live(&self, log: &WalShared) -> bool {
-        let kept = (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed));
+        let kept = self.kept_bytes(log);
         let state = self.states.current();
         // All of them would be read at the next opening, however little of the log they are.
         let has_large_values =
@@ -498,8 +503,7 @@ impl Engine {
     pub fn has_many_short_segments(&self) -> bool {
         self.log.as_ref().is_some_and(|log| {
             let segments = log.live_segments();
-            let kept =
-                (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed));
+            let kept = self.kept_bytes(log);
             let filled = segments as u64 * self.options.wal_segment_bytes / 4;
             segments > REPLAYED_SEGMENTS_MAX && kept < filled
         })

@@ -163,11 +163,7 @@ impl Generation {
             return Generation::new(id, pool);
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Ok(Generation::over(
-            reserve(bytes.min(RESERVE_BYTES_MAX))?,
-            id,
-            pool,
-        ))
+        Ok(Generation::over(reserve(bytes)?, id, pool))
     }
 
     fn over(arena: Arena, id: u64, pool: &Arc<ArenaPool>) -> Generation {
@@ -272,12 +268,10 @@ impl Drop for Generation {
     }
 }
 
+/// Address space for so many bytes, or for what an arena can address.
 fn reserve(bytes: usize) -> Result<Arena> {
     Arena::new(bytes).map_err(|error| crate::engine::buffer_error(error, bytes))
 }
-
-/// What an arena can address.
-const RESERVE_BYTES_MAX: usize = 4 << 30;
 
 /// Arenas of finished generations, kept for the next ones: their pages are already there.
 pub(crate) struct ArenaPool {
@@ -292,7 +286,7 @@ impl ArenaPool {
         ArenaPool {
             arenas: Mutex::new(Vec::new()),
             // A transaction may outgrow the budget before it spills, and writers of other keyspaces go on meanwhile.
-            reserve_bytes: (buffer_bytes * 8).clamp(64 << 20, RESERVE_BYTES_MAX),
+            reserve_bytes: (buffer_bytes * 8).clamp(64 << 20, 4 << 30),
             buffer_bytes: buffer_bytes as u64,
             kept_max,
         }

@@ -232,7 +232,6 @@ impl WriteTxn {
 
     pub(super) fn commit_private(&mut self, durability: Durability) -> Result<()> {
         self.keep_ops();
-        self.look_at_log(0, 0);
         self.merge_private()?;
         let private = self.private.as_mut().expect("the transaction is direct");
         let ops = private.ops.take();

@@ -371,7 +371,7 @@ impl WriteTxn {
     }
 
     /// Gives the operations for the log up if they become too many with so many more.
-    pub(super) fn look_at_log(&mut self, entries: usize, bytes: usize) {
+    fn look_at_log(&mut self, entries: usize, bytes: usize) {
         let logged_max = LOGGED_BYTES_MAX.min(self.db.engine.options.buffer_bytes);
         let private = self.private.as_mut().expect("the transaction is direct");
         if let Some(ops) = &private.ops {
