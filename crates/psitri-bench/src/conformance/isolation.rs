@@ -1,6 +1,6 @@
 //! Batches are seen whole, snapshots stay, nothing of several threads is lost.
 use super::*;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -198,4 +198,58 @@ pub fn blind_writes_of_several_threads_are_all_kept<E: Engine>() -> Result<()> {
         }
     }
     expect(engine, &expected, "after blind writes of four threads")
+}
+
+/// Rule (2) for reads without a snapshot: [`Engine::read_latest`] sees every commit that has returned, in the thread that committed and
+/// in others, and no value that was deleted.
+pub fn newest_reads_are_fresh<E: Engine>() -> Result<()> {
+    const COMMITS: u64 = 300;
+    const READERS: usize = 2;
+    let key = &b"key"[..];
+    let fresh = Fresh::<E>::new()?;
+    let engine = &fresh.engine;
+    let newest = || engine.read_latest(key, |value| value.map(<[u8]>::to_vec));
+    ensure!(newest()?.is_none(), "a value before the first commit");
+    let committed = AtomicU64::new(0);
+    let finished = AtomicBool::new(false);
+    let number = || -> Result<u64> {
+        let value = newest()?.map(|value| value.as_slice().try_into());
+        Ok(value.transpose()?.map_or(0, u64::from_be_bytes))
+    };
+    thread::scope(|scope| {
+        let read = || -> Result<()> {
+            loop {
+                let is_last = finished.load(Ordering::Acquire);
+                let at_least = committed.load(Ordering::Acquire);
+                let found = number()?;
+                ensure!(
+                    found >= at_least,
+                    "rule 2: {found} is read after {at_least} was committed"
+                );
+                if is_last {
+                    return Ok(());
+                }
+            }
+        };
+        let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
+        let outcome = (1..=COMMITS).try_for_each(|sequence| {
+            commit(engine, &[(key, &sequence.to_be_bytes())], &[])?;
+            committed.store(sequence, Ordering::Release);
+            let found = number()?;
+            ensure!(
+                found == sequence,
+                "rule 2: own commit {sequence}, read {found}"
+            );
+            Ok(())
+        });
+        // The readers end in any case.
+        finished.store(true, Ordering::Release);
+        for reader in readers {
+            reader.join().expect("readers do not panic")?;
+        }
+        outcome
+    })?;
+    commit(engine, &[], &[key])?;
+    ensure!(newest()?.is_none(), "rule 2: a deleted value is read");
+    fresh.engine.close()
 }

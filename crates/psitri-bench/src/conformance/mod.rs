@@ -52,6 +52,7 @@ macro_rules! conformance_tests {
             count_is_exact,
             batch_is_visible_as_a_whole,
             snapshot_stays_as_it_was_and_a_new_one_is_fresh,
+            newest_reads_are_fresh,
             blind_writes_of_several_threads_are_all_kept,
             bulk_load_writes_everything,
             reopened_database_has_everything,
