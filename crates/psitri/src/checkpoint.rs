@@ -407,17 +407,25 @@ impl Engine {
     /// Makes everything durable, as the database may be closed now. What is in the active buffer stays in the log where merging it would
     /// write several times as much: closing takes time for what was written last, not for what there is.
     ///
-    /// Without checkpoints on closing the log stays as it is, if replaying it is worth that; commits that were promised a flush get it now.
+    /// Without checkpoints on closing the log stays as it is, if replaying it is worth that. Commits that were promised a flush get it now, also
+    /// where the rest fails.
     pub fn checkpoint_to_close(&self) -> Result<()> {
+        let rested = self.rest_to_close();
+        if rested.is_err() {
+            // A flush of the log needs no room on the disk. The first error says why there is one.
+            let _ = self.flush_promised();
+        }
+        rested
+    }
+
+    fn rest_to_close(&self) -> Result<()> {
         if !self.options.checkpoint_on_close
             && let Some(log) = &self.log
             // Its merge is waited for anyway, and would be for nothing.
             && !self.is_merging_replayed()
             && self.is_log_mostly_live(log)
         {
-            if self.options.durability != Durability::None || self.is_flush_wanted(log) {
-                self.flush_log()?;
-            }
+            self.flush_promised()?;
             return self.pager.give_back(LEFT_HOLE_PAGES, 0, 0).map(drop);
         }
         if !self.stays_in_log() {
@@ -425,6 +433,18 @@ impl Engine {
         }
         self.drain_frozen()?;
         self.checkpoint_drained()
+    }
+
+    /// Flushes the log if there may be commits in it whose flush is to come.
+    fn flush_promised(&self) -> Result<()> {
+        match &self.log {
+            Some(log)
+                if self.options.durability != Durability::None || self.is_flush_wanted(log) =>
+            {
+                self.flush_log()
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether everything is durable already, and merged as far as it is to be.

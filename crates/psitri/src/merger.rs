@@ -109,7 +109,7 @@ pub(crate) fn run(engine: &Engine) {
             let state = engine.states.current();
             (state.active().id, state.active().bytes_used())
         };
-        if is_log_long(engine) {
+        if engine.is_log_long() && may_freeze(engine) {
             // As below, without memory the data stay where they are.
             let _ = engine.freeze(now.0);
         } else if now != seen {
@@ -159,14 +159,12 @@ pub(crate) fn merge_bytes(engine: &Engine, generation: &Generation) -> u64 {
 fn is_read_enough(engine: &Engine) -> bool {
     let state = engine.states.current();
     let cost_bytes = state.active().entries_passed() * BYTES_PER_PASSED_ENTRY;
-    cost_bytes > 0
-        && frozen_count(&state) < engine.options.frozen_buffers
-        && cost_bytes >= merge_bytes(engine, state.active())
+    cost_bytes > 0 && may_freeze(engine) && cost_bytes >= merge_bytes(engine, state.active())
 }
 
-/// Whether nothing but the active buffer, which is far from full, keeps a long log.
-fn is_log_long(engine: &Engine) -> bool {
-    engine.is_log_long() && frozen_count(&engine.states.current()) < engine.options.frozen_buffers
+/// Whether there is room for another frozen buffer, so that one that is far from full may be frozen for the good of something else.
+fn may_freeze(engine: &Engine) -> bool {
+    frozen_count(&engine.states.current()) < engine.options.frozen_buffers
 }
 
 /// Nothing was written for a while: merge what is there, checkpoint it, give space back.

@@ -311,3 +311,39 @@ fn and_the_power_fails_after_a_commit_that_asked_for_a_flush() {
         );
     }
 }
+
+/// What is to be merged finds no room on the disk. A flush of the log needs none: who was promised one gets it.
+#[test]
+fn on_a_full_disk_a_promise_is_kept() {
+    for checkpoint_on_close in [false, true] {
+        let options = || options(Durability::Async).checkpoint_on_close(checkpoint_on_close);
+        let open = |disk: &SimStorage| Database::open_on(Arc::new(disk.clone()), options());
+        let disk = SimStorage::new(5);
+        let db = open(&disk).unwrap();
+        let entries = db.keyspace("entries").unwrap();
+        // Overwritten, so that closing merges them rather than leave them in the log.
+        for round in 0..4 {
+            for batch in 0..20 {
+                let mut txn = db.begin(&[&entries]).unwrap();
+                for i in 0..1_000 {
+                    (txn.upsert(&entries, &key(batch * 1_000 + i), &[round; 300])).unwrap();
+                }
+                txn.commit().unwrap();
+            }
+        }
+        let mut txn = db.begin(&[&entries]).unwrap();
+        txn.upsert(&entries, b"promised", b"").unwrap();
+        txn.commit().unwrap();
+        disk.set_capacity_bytes(Some(disk.allocated_bytes()));
+        drop(entries);
+        assert!(db.close().is_err(), "there was room");
+        for seed in 0..20 {
+            let found = disk.crash(seed);
+            found.set_capacity_bytes(None);
+            let db = open(&found).unwrap();
+            let entries = db.keyspace("entries").unwrap();
+            let value = db.get(&entries, b"promised").unwrap();
+            assert!(value.is_some(), "{checkpoint_on_close}, {seed}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Story: the log is read back. A torn tail ends it, damage to what was durable is reported, and no bytes make the reader panic.
 use proptest::prelude::*;
 use psitri::{
-    storage::{MemoryStorage, OpenMode, OsStorage, Storage},
+    storage::{MemoryStorage, OpenMode, OsStorage, Storage, sim::SimStorage},
     wal::{ReplayEnd, Wal, WalError, WalOptions, replay},
 };
 use std::sync::Arc;
@@ -260,6 +260,30 @@ fn recycled_segments_do_not_show_their_past() {
         storage.list().unwrap().len() as u64 * SEGMENT_BYTES,
         shared.allocated_bytes()
     );
+}
+
+/// The disk may be full when the log is resumed: what was given back of a segment stays given back, whatever the ones behind it hold.
+#[test]
+fn resuming_takes_no_room_in_segments_that_are_full() {
+    let storage = Arc::new(SimStorage::new(1));
+    let mut wal = Wal::create(storage.clone(), options()).unwrap();
+    let first = wal.append(1, 1, &payload(1, 100)).unwrap();
+    wal.shared().trim(0).unwrap();
+    drop(wal);
+    let trimmed = storage.open("log-00000000", OpenMode::Read).unwrap();
+    let bytes = trimmed.allocated_bytes().unwrap();
+    assert!(bytes < SEGMENT_BYTES);
+
+    let (_, end) = read(&*storage, 0, 0).unwrap();
+    let mut wal = Wal::resume(storage.clone(), options(), end).unwrap();
+    wal.append(2, 1, &payload(2, 6000)).unwrap();
+    drop(wal);
+    for from_lsn in [0, first.end_lsn - 24] {
+        let (seen, end) = read(&*storage, 0, from_lsn).unwrap();
+        assert_eq!(seen.len(), 2);
+        Wal::resume(storage.clone(), options(), end).unwrap();
+        assert_eq!(trimmed.allocated_bytes().unwrap(), bytes);
+    }
 }
 
 #[test]

@@ -11,7 +11,8 @@
 //!     and no superblock in flight, or of unknown fate, reaches a node in them (`reclaim`, `quarantine`).
 //! (3) A node dead since version `d` and born at version `b` is reachable from version `v` if and only if `b <= v < d`.
 //! (4) A node that this process did not write is checked, checksum and structure, before its first use. It lies in a page that was there at
-//!     the opening; a reference to a page that the file does not have is damage, whatever says so.
+//!     the opening; a reference to a page that the file does not have is damage, whatever says so. What this process wrote it does not check: a
+//!     node from disk whose checksum is right and which names a page that was free at the opening leads to what is written there now.
 //!     What the log may name is kept longer: until the durable superblock covers its death, as replay reads it before.
 //! (5) Mappings live as long as the pager. A larger one replaces a smaller one; both show the same file.
 //!
@@ -315,7 +316,7 @@ impl Pager {
     /// Whether the file has these bytes. It may have grown since; `check_range` knows.
     #[inline]
     fn is_inside(&self, offset: u64, len: usize) -> bool {
-        offset.saturating_add(len as u64) <= self.end_bytes.load(Ordering::Relaxed)
+        offset.saturating_add(len as u64) <= self.end_bytes.load(Ordering::Acquire)
     }
 
     #[inline(never)]
@@ -410,7 +411,8 @@ impl Pager {
             self.lock_cache()?;
         }
         space.map.grow(new);
-        self.end_bytes.store(needed, Ordering::Relaxed);
+        // Whoever sees this length sees the mapping that has it.
+        self.end_bytes.store(needed, Ordering::Release);
         Ok(())
     }
 

@@ -44,8 +44,11 @@ impl Wal {
         end: ReplayEnd,
     ) -> Result<Wal, WalError> {
         options.check()?;
-        for link in &end.chain {
-            secure(&*storage, link, &end)?;
+        for (index, link) in end.chain.iter().enumerate() {
+            let next = end.chain.get(index + 1);
+            // Behind the start of the next one it holds nothing: room that may have been given back, on a disk that may be full now.
+            let next_lsn = next.map_or(u64::MAX, |next| next.header.start_lsn);
+            secure(&*storage, link, &end, next_lsn)?;
         }
         storage.sync_dir()?;
         for name in &end.others {
@@ -117,18 +120,24 @@ impl Wal {
 
 /// Makes the replayed part of a segment durable, and its end. What is not proven to be so is written again first: after a flush that failed
 /// before the process ended, the system may hold pages that it calls clean but never wrote.
-fn secure(storage: &dyn Storage, link: &Link, end: &ReplayEnd) -> Result<(), WalError> {
+fn secure(
+    storage: &dyn Storage,
+    link: &Link,
+    end: &ReplayEnd,
+    next_lsn: u64,
+) -> Result<(), WalError> {
     let file = storage.open(&link.name, OpenMode::ReadWrite)?;
     let start = link.header.start_lsn;
     let file_bytes = file.len()?;
     let place = |lsn: u64| (DATA_OFFSET + lsn.saturating_sub(start)).min(file_bytes);
-    let unproven = place(end.proven_lsn.min(end.end_lsn))..place(end.end_lsn);
+    let held_to = end.end_lsn.min(next_lsn);
+    let unproven = place(end.proven_lsn.min(held_to))..place(held_to);
     for range in [0..DATA_OFFSET.min(file_bytes), unproven] {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         file.read_at(&mut bytes, range.start)?;
         file.write_at(&bytes, range.start)?;
     }
-    if start <= end.end_lsn {
+    if (start..=held_to).contains(&end.end_lsn) {
         // Invariant 2: zeros are no record. They may lie in two sectors; either of them makes the header invalid, or both are to be written yet.
         let at = place(end.end_lsn);
         let len = (file_bytes - at).min(HEADER_BYTES as u64);
