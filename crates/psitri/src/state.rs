@@ -24,7 +24,7 @@ use std::{
 
 use crate::{
     Result,
-    buffer::{Arena, KeyspaceBuffer},
+    buffer::{ARENA_BYTES_MAX, Arena, KeyspaceBuffer},
     keyspace::KeyspaceCore,
     node::{SubtreeRef, ValuePointer},
     sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering},
@@ -286,7 +286,7 @@ impl ArenaPool {
         ArenaPool {
             arenas: Mutex::new(Vec::new()),
             // A transaction may outgrow the budget before it spills, and writers of other keyspaces go on meanwhile.
-            reserve_bytes: (buffer_bytes * 8).clamp(64 << 20, 4 << 30),
+            reserve_bytes: (buffer_bytes * 8).clamp(64 << 20, ARENA_BYTES_MAX),
             buffer_bytes: buffer_bytes as u64,
             kept_max,
         }

@@ -10,10 +10,10 @@
 //!     writer knows of them, and written again only when no tree version pinned here or in another process, no durable superblock
 //!     and no superblock in flight, or of unknown fate, reaches a node in them (`reclaim`, `quarantine`).
 //! (3) A node dead since version `d` and born at version `b` is reachable from version `v` if and only if `b <= v < d`.
+//!     What the log may name is kept longer: until the durable superblock covers its death, as replay reads it before.
 //! (4) A node that this process did not write is checked, checksum and structure, before its first use. It lies in a page that was there at
 //!     the opening; a reference to a page that the file does not have is damage, whatever says so. What this process wrote it does not check: a
 //!     node from disk whose checksum is right and which names a page that was free at the opening leads to what is written there now.
-//!     What the log may name is kept longer: until the durable superblock covers its death, as replay reads it before.
 //! (5) Mappings live as long as the pager. A larger one replaces a smaller one; both show the same file.
 //!
 //! # Failure modes

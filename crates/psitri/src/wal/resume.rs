@@ -119,7 +119,7 @@ impl Wal {
 }
 
 /// Makes the replayed part of a segment durable, and its end. What is not proven to be so is written again first: after a flush that failed
-/// before the process ended, the system may hold pages that it calls clean but never wrote.
+/// before the process ended, the system may hold pages that it calls clean but never wrote. `next_lsn` is where the next segment begins.
 fn secure(
     storage: &dyn Storage,
     link: &Link,
