@@ -38,9 +38,6 @@ impl Engine {
                 if now != seen {
                     (seen, moved_at) = (now, Some(Instant::now()));
                 }
-                let active = Arc::clone(self.states.current().active());
-                active.populate_ahead(self.options.buffer_bytes as u64);
-                drop(active);
                 // An idle log needs no spare segments: they would only take space.
                 let busy = moved_at.is_some_and(|at: Instant| at.elapsed() < IDLE);
                 let for_flushes = !nobody_waits || log.was_waited_for();
@@ -48,6 +45,9 @@ impl Engine {
                     // Without space for a spare the appender tries itself, and reports the error to its caller.
                     let _ = log.prepare_spare(for_flushes);
                 }
+                let active = Arc::clone(self.states.current().active());
+                active.populate_ahead(self.options.buffer_bytes as u64);
+                drop(active);
                 if busy
                     && for_flushes
                     && let Err(error) = log.flush_full_segments()

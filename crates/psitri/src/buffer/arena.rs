@@ -40,9 +40,13 @@ const RESERVED_BYTES: u64 = 64;
 const POPULATE_FROM_BYTES: u64 = 1 << 20;
 const POPULATE_AHEAD_BYTES: u64 = 8 << 20;
 const CHUNK_ALIGN_BYTES: u64 = 64;
-/// Mappings from this size on ask for huge pages: below, they would cost more than they save.
-#[cfg(not(loom))]
-const HUGE_PAGES_FROM_BYTES: usize = 8 << 20;
+/// Size of a huge page on the processors that have them most.
+#[cfg(all(not(loom), target_os = "linux"))]
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// A huge page that takes more of a processor's time than this is dearer than the 512 pages that it stands for. Where its memory is at hand,
+/// it takes a tenth of that; where the system has to move pages to make room, or the host of a virtual machine has to find memory, ten times that.
+#[cfg(all(not(loom), target_os = "linux"))]
+const HUGE_PAGE_TIME_MAX: std::time::Duration = std::time::Duration::from_micros(600);
 
 const _: () = assert!(ARENA_BYTES_MAX / UNIT_BYTES == 1 << 29);
 
@@ -119,8 +123,8 @@ impl Arena {
     }
 
     /// Touches the memory of `from_bytes..to_bytes` ahead of the writers, on a background thread: the first store to a page
-    /// costs microseconds, and much more on virtual machines. Content is left alone. A hint: where the system
-    /// cannot do it, nothing happens.
+    /// costs microseconds, and much more on virtual machines. In huge pages, as long as these prove cheaper than small ones. Content is left
+    /// alone. A hint: where the system cannot do it, nothing happens.
     pub fn populate(&self, from_bytes: u64, to_bytes: u64) {
         let to = to_bytes.min(self.bytes_max);
         let from = from_bytes.next_multiple_of(1 << 16);
@@ -193,17 +197,28 @@ pub(super) use native::Memory;
 
 #[cfg(not(loom))]
 mod native {
-    use super::{BufferError, HUGE_PAGES_FROM_BYTES};
+    use super::BufferError;
+    #[cfg(target_os = "linux")]
+    use super::{HUGE_PAGE_BYTES, HUGE_PAGE_TIME_MAX};
+    #[cfg(target_os = "linux")]
+    use crate::sync::{AtomicBool, Ordering};
     use crate::sync::{AtomicU32, AtomicU64};
     use rustix::mm;
+    #[cfg(target_os = "linux")]
+    use rustix::time::{ClockId, clock_gettime};
     use std::marker::PhantomData;
     use std::ptr::NonNull;
+    #[cfg(target_os = "linux")]
+    use std::time::Duration;
 
     /// The reserved range.
     #[derive(Debug)]
     pub struct Mapping {
         base: NonNull<u8>,
         bytes: usize,
+        /// Huge pages were found to be dear.
+        #[cfg(target_os = "linux")]
+        is_small: AtomicBool,
     }
 
     // SAFETY: the range belongs to this value alone (invariant 3) and all sharing goes through invariant 2.
@@ -231,32 +246,46 @@ mod native {
                 )
             }
             .map_err(failed)?;
-            let mapping = Mapping {
+            Ok(Mapping {
                 base: NonNull::new(base.cast()).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?,
                 bytes,
-            };
-            #[cfg(target_os = "linux")]
-            if bytes >= HUGE_PAGES_FROM_BYTES {
-                // SAFETY: our own range (invariant 3). A refusal costs speed only and is ignored.
-                let _ = unsafe { mm::madvise(base, bytes, mm::Advice::LinuxHugepage) };
-            }
-            Ok(mapping)
+                #[cfg(target_os = "linux")]
+                is_small: AtomicBool::new(false),
+            })
         }
 
         pub fn forget(&mut self) {}
 
+        /// Makes the pages of `from..to` present: in huge pages, as long as these are quick.
+        #[cfg(target_os = "linux")]
         pub fn populate(&self, from: usize, to: usize) {
             debug_assert!(from < to && to <= self.bytes);
-            #[cfg(target_os = "linux")]
-            // SAFETY: inside our own range (invariant 3); populating makes pages present and changes no content.
-            let _ = unsafe {
-                mm::madvise(
-                    self.base.as_ptr().add(from).cast(),
-                    to - from,
-                    mm::Advice::LinuxPopulateWrite,
-                )
+            let advise = |from: usize, to: usize, advice| {
+                // SAFETY: inside our own range (invariant 3); neither advice changes content. A refusal costs speed only.
+                let _ =
+                    unsafe { mm::madvise(self.base.as_ptr().add(from).cast(), to - from, advice) };
             };
+            let offset = self.base.as_ptr().addr() % HUGE_PAGE_BYTES;
+            let mut at = from;
+            while at < to {
+                let boundary = (offset + at + 1).next_multiple_of(HUGE_PAGE_BYTES) - offset;
+                let end = boundary.min(to);
+                let is_huge = end - at == HUGE_PAGE_BYTES && !self.is_small.load(Ordering::Relaxed);
+                if !is_huge {
+                    advise(at, end, mm::Advice::LinuxPopulateWrite);
+                } else {
+                    let start = thread_time();
+                    advise(at, end, mm::Advice::LinuxHugepage);
+                    advise(at, end, mm::Advice::LinuxPopulateWrite);
+                    let is_dear = thread_time() - start > HUGE_PAGE_TIME_MAX;
+                    self.is_small.store(is_dear, Ordering::Relaxed);
+                }
+                at = end;
+            }
         }
+
+        #[cfg(not(target_os = "linux"))]
+        pub fn populate(&self, _from: usize, _to: usize) {}
 
         pub fn release(&mut self, from: usize) {
             if from < self.bytes {
@@ -291,6 +320,13 @@ mod native {
             // SAFETY: mapped by `new`, unmapped once, and every `Memory` borrows from the arena (invariant 3).
             let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         }
+    }
+
+    /// Time that the processor spent for this thread.
+    #[cfg(target_os = "linux")]
+    fn thread_time() -> Duration {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
     }
 
     /// Access to the words and bytes of an arena. Offsets are bytes from its start.
@@ -514,5 +550,21 @@ mod tests {
         arena.populate(0, u64::MAX);
         let again = arena.claim(1 << 19, 1 << 19).unwrap();
         assert_eq!(again.start, chunk.start);
+    }
+    #[test]
+    fn touching_ahead_keeps_the_content() {
+        // From where pages are small to where they may be huge, and past both ends of one.
+        for written in [64, (2 << 20) - 8, 2 << 20, (5 << 20) + 4096, (8 << 20) - 8] {
+            let arena = Arena::new(8 << 20).unwrap();
+            arena
+                .claim(arena.bytes_max() - 64, arena.bytes_max())
+                .unwrap();
+            arena.memory().write_bytes(written, b"content!");
+            arena.populate(0, u64::MAX);
+            arena.populate(1 << 20, 7 << 20);
+            assert_eq!(arena.memory().bytes(written, 8), b"content!");
+            arena.memory().write_bytes(written ^ 4096 ^ 64, b"no fault");
+            assert_eq!(arena.memory().bytes(written, 8), b"content!");
+        }
     }
 }

@@ -30,6 +30,11 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// How much is written at once where blocks can only be had by writing zeros.
 const ZERO_CHUNK_BYTES: u64 = 1024 * 1024;
 
+/// How much is written at once. Systems keep a file in memory in the pieces in which it is written; a piece of 2 MiB or more wants as much
+/// contiguous memory, and finding that takes ten times as long as the copying where free memory is in small pieces, or with the host of a
+/// virtual machine.
+const WRITE_BYTES_MAX: usize = 256 << 10;
+
 /// A directory on disk.
 #[derive(Debug)]
 pub struct OsStorage {
@@ -313,8 +318,11 @@ impl StorageFile for OsFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), StorageError> {
-        write_fully(bytes, offset, |part, at| self.file.write_at(part, at))
-            .map_err(self.wrap("write_at"))
+        write_fully(bytes, offset, |part, at| {
+            let piece = &part[..part.len().min(WRITE_BYTES_MAX)];
+            self.file.write_at(piece, at)
+        })
+        .map_err(self.wrap("write_at"))
     }
 
     fn sync_data(&self) -> Result<(), StorageError> {

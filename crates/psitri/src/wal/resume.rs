@@ -21,7 +21,7 @@ use super::{
     ReplayEnd, Wal, WalError, WalOptions, WalShared,
     record::HEADER_BYTES,
     replay::Link,
-    segment::{DATA_OFFSET, Segment, SegmentFile, SegmentHeader, file_name},
+    segment::{DATA_OFFSET, Fill, Segment, SegmentFile, SegmentHeader, file_name},
     shared::{Continuation, nonce},
 };
 use crate::{
@@ -70,7 +70,12 @@ impl Wal {
             .nonce_seed
             .unwrap_or_else(|| RandomState::new().hash_one(sequence));
         let file_bytes = options.first_segment_bytes();
-        let file = Arc::new(SegmentFile::create(&*storage, id, file_bytes, true)?);
+        let file = Arc::new(SegmentFile::create(
+            &*storage,
+            id,
+            file_bytes,
+            Fill::Durable,
+        )?);
         let header = SegmentHeader {
             sequence,
             start_lsn: end.end_lsn,

@@ -16,7 +16,7 @@
 //! reported and changes nothing.
 use super::{
     GroupCommit, WalError, WalOptions, mix,
-    segment::{DATA_OFFSET, Segment, SegmentFile, SegmentHeader},
+    segment::{DATA_OFFSET, Fill, Segment, SegmentFile, SegmentHeader},
 };
 use crate::{
     storage::{Storage, StorageError},
@@ -276,8 +276,12 @@ impl WalShared {
             return Ok(false);
         }
         let id = self.take_id();
-        let spare =
-            SegmentFile::create(&*self.storage, id, self.options.segment_bytes, for_flushes)?;
+        let spare = SegmentFile::create(
+            &*self.storage,
+            id,
+            self.options.segment_bytes,
+            self.fill(for_flushes),
+        )?;
         if self.options.populate {
             self.populate(&spare)?;
         }
@@ -333,7 +337,7 @@ impl WalShared {
         }
         let for_flushes = !self.options.populate || self.was_waited_for();
         let id = self.take_id();
-        let file = SegmentFile::create(&*self.storage, id, bytes, for_flushes)?;
+        let file = SegmentFile::create(&*self.storage, id, bytes, self.fill(for_flushes))?;
         Ok(Some(SmallSegment(Arc::new(file))))
     }
 
@@ -431,7 +435,12 @@ impl WalShared {
                 continue;
             }
             let id = self.take_id();
-            match SegmentFile::create(&*self.storage, id, self.options.segment_bytes, false) {
+            match SegmentFile::create(
+                &*self.storage,
+                id,
+                self.options.segment_bytes,
+                Fill::Nothing,
+            ) {
                 Ok(file) => files.push(Arc::new(file)),
                 Err(error) => {
                     self.table.lock().spares.append(&mut files);
@@ -497,6 +506,14 @@ impl WalShared {
         spare.map.populate(0, spare.bytes())?;
         spare.populated.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn fill(&self, for_flushes: bool) -> Fill {
+        match (for_flushes, self.options.populate) {
+            (true, _) => Fill::Durable,
+            (false, true) => Fill::Cached,
+            (false, false) => Fill::Nothing,
+        }
     }
 
     fn recycle(&self, segment: &Segment) -> Result<(), StorageError> {
