@@ -13,7 +13,7 @@ use crate::{Database, Error, Event, Result, events::Events, expiry::Clock};
 ///
 /// | mode | power loss | a commit costs |
 /// |---|---|---|
-/// | `None` | loses a suffix of the commits | a copy into the mapped log, no system call |
+/// | `None` | loses a suffix of the commits | a copy into the mapped log; a system call from 64 KiB on |
 /// | `Async` | loses at most about the flush interval | as `None`; a thread flushes the log |
 /// | `Sync` | loses nothing that was acknowledged | a shared flush of the log |
 /// | `WriteThrough` | loses nothing that was acknowledged | a flush by its own thread |

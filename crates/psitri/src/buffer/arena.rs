@@ -26,7 +26,8 @@
 use super::error::BufferError;
 #[cfg(loom)]
 use crate::sync::AtomicU32;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Granularity of references.
 pub(super) const UNIT_BYTES: usize = 8;
@@ -41,12 +42,10 @@ const POPULATE_FROM_BYTES: u64 = 1 << 20;
 const POPULATE_AHEAD_BYTES: u64 = 8 << 20;
 const CHUNK_ALIGN_BYTES: u64 = 64;
 /// Size of a huge page on the processors that have them most.
-#[cfg(all(not(loom), target_os = "linux"))]
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// A huge page that takes more of a processor's time than this is dearer than the 512 pages that it stands for. Where its memory is at hand,
-/// it takes a tenth of that; where the system has to move pages to make room, or the host of a virtual machine has to find memory, ten times that.
-#[cfg(all(not(loom), target_os = "linux"))]
-const HUGE_PAGE_TIME_MAX: std::time::Duration = std::time::Duration::from_micros(600);
+/// it takes a sixth of that; where the system has to move pages to make room, or the host of a virtual machine has to find memory, ten times that.
+const HUGE_PAGE_TIME_MAX: Duration = Duration::from_micros(600);
 
 const _: () = assert!(ARENA_BYTES_MAX / UNIT_BYTES == 1 << 29);
 
@@ -61,6 +60,8 @@ pub struct Arena {
     charged: AtomicU64,
     /// End of the part that was touched ahead of the writers.
     populated: AtomicU64,
+    /// A huge page was found to be dear.
+    is_small: AtomicBool,
     /// See [`Arena::note_passed`].
     passed: AtomicU64,
 }
@@ -84,6 +85,7 @@ impl Arena {
             next: AtomicU64::new(RESERVED_BYTES),
             charged: AtomicU64::new(0),
             populated: AtomicU64::new(0),
+            is_small: AtomicBool::new(false),
             passed: AtomicU64::new(0),
         })
     }
@@ -119,17 +121,31 @@ impl Arena {
         self.next.store(RESERVED_BYTES, Ordering::Relaxed);
         self.charged.store(0, Ordering::Relaxed);
         self.passed.store(0, Ordering::Relaxed);
+        self.is_small.store(false, Ordering::Relaxed);
         self.memory.forget();
     }
 
     /// Touches the memory of `from_bytes..to_bytes` ahead of the writers, on a background thread: the first store to a page
-    /// costs microseconds, and much more on virtual machines. In huge pages, as long as these prove cheaper than small ones. Content is left
-    /// alone. A hint: where the system cannot do it, nothing happens.
-    pub fn populate(&self, from_bytes: u64, to_bytes: u64) {
+    /// costs microseconds, and much more on virtual machines. In huge pages, as long as these prove cheaper than small ones; writers that are
+    /// there first take small pages, if the system is not set to give huge ones to all. Content is left alone. A hint: where the system cannot do it,
+    /// nothing happens.
+    fn populate(&self, from_bytes: u64, to_bytes: u64) {
         let to = to_bytes.min(self.bytes_max);
-        let from = from_bytes.next_multiple_of(1 << 16);
-        if from < to {
-            self.memory.populate(from as usize, to as usize);
+        let mut at = from_bytes;
+        while at < to {
+            let end = self.memory.huge_boundary(at + 1).min(to);
+            let is_untouched = || self.next.load(Ordering::Relaxed) <= at;
+            let is_whole = end - at == HUGE_PAGE_BYTES;
+            if is_whole && !self.is_small.load(Ordering::Relaxed) && is_untouched() {
+                let time = self.memory.populate_huge(at as usize, end as usize);
+                // A writer that came in between has made small pages of it, which take longer than a cheap huge one.
+                let share = if is_untouched() { 1 } else { 4 };
+                let is_dear = time > share * HUGE_PAGE_TIME_MAX;
+                self.is_small.store(is_dear, Ordering::Relaxed);
+            } else {
+                self.memory.populate(at as usize, end as usize);
+            }
+            at = end;
         }
     }
 
@@ -141,7 +157,9 @@ impl Arena {
         if used < POPULATE_FROM_BYTES || used + POPULATE_AHEAD_BYTES / 2 < populated {
             return;
         }
-        let to = (used + POPULATE_AHEAD_BYTES).min(bytes_max).max(populated);
+        // The next time goes on with a whole huge page.
+        let to = self.memory.huge_boundary(used + POPULATE_AHEAD_BYTES);
+        let to = to.min(bytes_max).max(populated);
         self.populate(populated.max(used), to);
         self.populated.store(to, Ordering::Relaxed);
     }
@@ -197,28 +215,24 @@ pub(super) use native::Memory;
 
 #[cfg(not(loom))]
 mod native {
-    use super::BufferError;
-    #[cfg(target_os = "linux")]
-    use super::{HUGE_PAGE_BYTES, HUGE_PAGE_TIME_MAX};
-    #[cfg(target_os = "linux")]
-    use crate::sync::{AtomicBool, Ordering};
+    use super::{BufferError, HUGE_PAGE_BYTES};
     use crate::sync::{AtomicU32, AtomicU64};
     use rustix::mm;
     #[cfg(target_os = "linux")]
     use rustix::time::{ClockId, clock_gettime};
     use std::marker::PhantomData;
     use std::ptr::NonNull;
-    #[cfg(target_os = "linux")]
     use std::time::Duration;
+
+    /// Systems have pages of at most this size.
+    #[cfg(target_os = "linux")]
+    const PAGE_BYTES_MAX: usize = 64 << 10;
 
     /// The reserved range.
     #[derive(Debug)]
     pub struct Mapping {
         base: NonNull<u8>,
         bytes: usize,
-        /// Huge pages were found to be dear.
-        #[cfg(target_os = "linux")]
-        is_small: AtomicBool,
     }
 
     // SAFETY: the range belongs to this value alone (invariant 3) and all sharing goes through invariant 2.
@@ -249,43 +263,55 @@ mod native {
             Ok(Mapping {
                 base: NonNull::new(base.cast()).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?,
                 bytes,
-                #[cfg(target_os = "linux")]
-                is_small: AtomicBool::new(false),
             })
         }
 
         pub fn forget(&mut self) {}
 
-        /// Makes the pages of `from..to` present: in huge pages, as long as these are quick.
-        #[cfg(target_os = "linux")]
+        /// The first place from `at` on where a huge page may begin.
+        pub fn huge_boundary(&self, at: u64) -> u64 {
+            let base = self.base.as_ptr().addr() as u64;
+            (base + at).next_multiple_of(HUGE_PAGE_BYTES) - base
+        }
+
+        /// Makes the pages of `from..to` present.
         pub fn populate(&self, from: usize, to: usize) {
-            debug_assert!(from < to && to <= self.bytes);
-            let advise = |from: usize, to: usize, advice| {
-                // SAFETY: inside our own range (invariant 3); neither advice changes content. A refusal costs speed only.
-                let _ =
-                    unsafe { mm::madvise(self.base.as_ptr().add(from).cast(), to - from, advice) };
-            };
-            let offset = self.base.as_ptr().addr() % HUGE_PAGE_BYTES;
-            let mut at = from;
-            while at < to {
-                let boundary = (offset + at + 1).next_multiple_of(HUGE_PAGE_BYTES) - offset;
-                let end = boundary.min(to);
-                let is_huge = end - at == HUGE_PAGE_BYTES && !self.is_small.load(Ordering::Relaxed);
-                if !is_huge {
-                    advise(at, end, mm::Advice::LinuxPopulateWrite);
-                } else {
-                    let start = thread_time();
-                    advise(at, end, mm::Advice::LinuxHugepage);
-                    advise(at, end, mm::Advice::LinuxPopulateWrite);
-                    let is_dear = thread_time() - start > HUGE_PAGE_TIME_MAX;
-                    self.is_small.store(is_dear, Ordering::Relaxed);
-                }
-                at = end;
+            #[cfg(target_os = "linux")]
+            let _ = self.advise(from, to, mm::Advice::LinuxPopulateWrite);
+            #[cfg(not(target_os = "linux"))]
+            let _ = (from, to);
+        }
+
+        /// Makes the huge page `from..to` present. Returns the time that a processor spent for it; where that cannot be told, a long one.
+        #[cfg(target_os = "linux")]
+        pub fn populate_huge(&self, from: usize, to: usize) -> Duration {
+            let start = thread_time();
+            let populated = self
+                .advise(from, to, mm::Advice::LinuxHugepage)
+                .and_then(|()| self.advise(from, to, mm::Advice::LinuxPopulateWrite));
+            if populated.is_err() {
+                // Nor is a writer to take a huge page there.
+                let _ = self.advise(from, to, mm::Advice::LinuxNoHugepage);
+                return Duration::MAX;
             }
+            thread_time().saturating_sub(start)
         }
 
         #[cfg(not(target_os = "linux"))]
-        pub fn populate(&self, _from: usize, _to: usize) {}
+        pub fn populate_huge(&self, _from: usize, _to: usize) -> Duration {
+            Duration::MAX
+        }
+
+        /// Takes advice that changes no content.
+        #[cfg(target_os = "linux")]
+        fn advise(&self, from: usize, to: usize, advice: mm::Advice) -> rustix::io::Result<()> {
+            assert!(from < to && to <= self.bytes);
+            // The kernel wants the start of a page.
+            let base = self.base.as_ptr().addr();
+            let from = ((base + from) / PAGE_BYTES_MAX * PAGE_BYTES_MAX).max(base) - base;
+            // SAFETY: inside our own range (invariant 3); the advice changes no content. A refusal costs speed only.
+            unsafe { mm::madvise(self.base.as_ptr().add(from).cast(), to - from, advice) }
+        }
 
         pub fn release(&mut self, from: usize) {
             if from < self.bytes {
@@ -416,11 +442,12 @@ pub(super) use model::Memory;
 /// bytes are ordinary memory. The code above the arena is the same.
 #[cfg(loom)]
 mod model {
-    use super::{AtomicU32, BufferError};
+    use super::{AtomicU32, BufferError, HUGE_PAGE_BYTES};
     use crate::sync::{AtomicU64, Ordering};
     use std::cell::UnsafeCell;
     use std::collections::HashMap;
     use std::sync::Mutex;
+    use std::time::Duration;
 
     const MODEL_BYTES: usize = 1 << 16;
 
@@ -460,6 +487,12 @@ mod model {
         }
         pub fn release(&mut self, _from: usize) {}
         pub fn populate(&self, _from: usize, _to: usize) {}
+        pub fn populate_huge(&self, _from: usize, _to: usize) -> Duration {
+            Duration::ZERO
+        }
+        pub fn huge_boundary(&self, at: u64) -> u64 {
+            at.next_multiple_of(HUGE_PAGE_BYTES)
+        }
         pub fn view(&self) -> Memory<'_> {
             Memory { mapping: self }
         }

@@ -1,8 +1,8 @@
 //! The write-ahead log: one stream of logical records for all keyspaces, in preallocated, mapped, recycled segments.
 //!
-//! A commit copies its record into the mapping of the current segment, without a system call: the kernel owns the pages, so the
-//! record survives the end of the process at once, and a power loss after [`WalShared::wait_durable`]. The bytes on disk are
-//! described in `docs/format.md`.
+//! A commit copies its record into the mapping of the current segment, without a system call; a record of 64 KiB or more is written with one.
+//! The kernel owns the pages, so the record survives the end of the process at once, and a power loss after
+//! [`WalShared::wait_durable`]. The bytes on disk are described in `docs/format.md`.
 //!
 //! | file | noun |
 //! |---|---|
@@ -57,7 +57,7 @@ pub struct WalOptions {
     /// Touch spare segments ahead of the writer. Good for commits that are not flushed one by one; where each commit is flushed the
     /// touched pages would be written once more for nothing.
     pub populate: bool,
-    /// Store records with system calls, not through the mapping. Good where each commit is flushed: a flush of a mapped page takes it from
+    /// Store all records with system calls, not only large ones: not through the mapping. Good where each commit is flushed: a flush of a mapped page takes it from
     /// all processors, and the next store has to ask for it again.
     pub store_by_call: bool,
     /// Seed of the nonces that tell a recycled segment's records from new ones; `None`: from the system. For repeatable tests.

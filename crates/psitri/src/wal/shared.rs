@@ -276,12 +276,12 @@ impl WalShared {
             return Ok(false);
         }
         let id = self.take_id();
-        let spare = SegmentFile::create(
-            &*self.storage,
-            id,
-            self.options.segment_bytes,
-            self.fill(for_flushes),
-        )?;
+        let fill = match (for_flushes, self.options.populate) {
+            (true, _) => Fill::Durable,
+            (false, true) => Fill::Cached,
+            (false, false) => Fill::Nothing,
+        };
+        let spare = SegmentFile::create(&*self.storage, id, self.options.segment_bytes, fill)?;
         if self.options.populate {
             self.populate(&spare)?;
         }
@@ -337,7 +337,12 @@ impl WalShared {
         }
         let for_flushes = !self.options.populate || self.was_waited_for();
         let id = self.take_id();
-        let file = SegmentFile::create(&*self.storage, id, bytes, self.fill(for_flushes))?;
+        let fill = if for_flushes {
+            Fill::Durable
+        } else {
+            Fill::Nothing
+        };
+        let file = SegmentFile::create(&*self.storage, id, bytes, fill)?;
         Ok(Some(SmallSegment(Arc::new(file))))
     }
 
@@ -506,14 +511,6 @@ impl WalShared {
         spare.map.populate(0, spare.bytes())?;
         spare.populated.store(true, Ordering::Relaxed);
         Ok(())
-    }
-
-    fn fill(&self, for_flushes: bool) -> Fill {
-        match (for_flushes, self.options.populate) {
-            (true, _) => Fill::Durable,
-            (false, true) => Fill::Cached,
-            (false, false) => Fill::Nothing,
-        }
     }
 
     fn recycle(&self, segment: &Segment) -> Result<(), StorageError> {
