@@ -129,7 +129,7 @@ impl Arena {
     /// costs microseconds, and much more on virtual machines. In huge pages, as long as these prove cheaper than small ones; writers that are
     /// there first take small pages, if the system is not set to give huge ones to all. Content is left alone. A hint: where the system cannot do it,
     /// nothing happens.
-    fn populate(&self, from_bytes: u64, to_bytes: u64) {
+    pub fn populate(&self, from_bytes: u64, to_bytes: u64) {
         let to = to_bytes.min(self.bytes_max);
         let mut at = from_bytes;
         while at < to {
