@@ -15,6 +15,7 @@
 //! | `keyspace.rs` | a buffer: point lookups |
 //! | `writer.rs` | the one writer of a buffer |
 //! | `writer/insert.rs` | how it inserts keys |
+//! | `walk.rs` | paths through the radix tree |
 //! | `cursor.rs` | ordered positions |
 //! | `range_tombstones.rs` | deletions of ranges |
 //!
@@ -31,6 +32,7 @@ mod error;
 mod keyspace;
 mod node;
 mod range_tombstones;
+mod walk;
 mod writer;
 
 pub use arena::{ARENA_BYTES_MAX, Arena};

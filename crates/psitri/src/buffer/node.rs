@@ -28,7 +28,7 @@
 //! # Failure modes
 //! None here; memory is allocated by the caller.
 
-use super::arena::{Memory, UNIT_BYTES};
+use super::arena::{LINE_BYTES, Memory, UNIT_BYTES};
 use super::byte_search::{byte_from, byte_up_to, equal_mask, least_from, lowest_zero_byte32};
 use crate::sync::Ordering;
 
@@ -43,7 +43,7 @@ const TAG_N256: u32 = 6;
 const TAG_RUNS_FROM: u32 = if cfg!(any(loom, debug_assertions)) {
     TAG_N4
 } else {
-    TAG_N32
+    TAG_N16
 };
 
 const COUNT: usize = 0;
@@ -86,7 +86,7 @@ pub(super) fn is_entry(reference: u32) -> bool {
 }
 
 #[inline(always)]
-fn capacity(tag: u32) -> usize {
+const fn capacity(tag: u32) -> usize {
     match tag {
         TAG_N4 => 4,
         TAG_N16 => 16,
@@ -97,12 +97,29 @@ fn capacity(tag: u32) -> usize {
 }
 
 /// Bytes of a node with this tag.
-fn node_bytes(tag: u32) -> usize {
+const fn node_bytes(tag: u32) -> usize {
     if tag == TAG_N256 {
         return N256_CHILDREN + 4 * 256;
     }
     let slots = capacity(tag);
     (KEYS + slots + 4 * slots).next_multiple_of(UNIT_BYTES)
+}
+
+/// Asks for the first line of an entry, or for the lines of a node in which a walk begins.
+#[inline(always)]
+pub(super) fn prefetch(memory: Memory<'_>, reference: u32) {
+    let at = offset(reference);
+    memory.prefetch(at);
+    let bytes = match tag(reference) {
+        TAG_N16 => node_bytes(TAG_N16),
+        TAG_N32 => node_bytes(TAG_N32),
+        TAG_N48 => node_bytes(TAG_N48),
+        TAG_N256 => N256_CHILDREN + LINE_BYTES,
+        _ => 0,
+    };
+    for line in (LINE_BYTES..bytes).step_by(LINE_BYTES) {
+        memory.prefetch(at + line);
+    }
 }
 
 /// Bytes of the smallest node.
@@ -265,6 +282,16 @@ impl<'a> Node<'a> {
         (terminal != 0).then_some((0, terminal))
     }
 
+    /// The child next to a position.
+    #[inline(always)]
+    pub fn neighbour(self, position: Position, forward: bool) -> Option<(Position, u32)> {
+        if forward {
+            self.next(position + 1)
+        } else {
+            self.prev(position.checked_sub(1)?)
+        }
+    }
+
     #[inline]
     fn prev_child(self, most: u32) -> Option<(Position, u32)> {
         if self.tag != TAG_N256 {
@@ -400,16 +427,22 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Asks for the first line of every child, if they are few.
+    /// Asks for every child, if they are few.
     #[inline(always)]
     pub fn prefetch_children(self) {
-        if self.tag < TAG_N256 {
+        if !self.is_largest() {
             let slots = self.at + KEYS + capacity(self.tag);
             for index in 0..self.len() {
                 let child = self.memory.a32(slots + 4 * index).load(Ordering::Relaxed);
-                self.memory.prefetch(offset(child));
+                prefetch(self.memory, child);
             }
         }
+    }
+
+    /// Whether there are too many children to ask for all of them.
+    #[inline(always)]
+    pub fn is_largest(self) -> bool {
+        self.tag == TAG_N256
     }
 
     /// Whether a child can be added in place.

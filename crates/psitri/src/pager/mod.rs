@@ -263,7 +263,16 @@ impl Pager {
     pub fn prefetch(&self, at: NodeRef) {
         let base = self.base.load(Ordering::Acquire).cast_const();
         for line in 0..PREFETCH_LINES {
-            crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * 64));
+            crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * UNIT_BYTES));
+        }
+    }
+
+    /// Asks for all lines of a node.
+    #[inline]
+    pub fn prefetch_whole(&self, at: NodeRef) {
+        let base = self.base.load(Ordering::Acquire).cast_const();
+        for line in 0..at.units() as usize {
+            crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * UNIT_BYTES));
         }
     }
 

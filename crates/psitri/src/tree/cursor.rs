@@ -10,6 +10,9 @@ use crate::{
     pager::Pager,
 };
 
+/// A range that goes on for more leaves than these is a long one.
+const LEAVES_OF_SHORT_RANGES: usize = 2;
+
 /// A position between or on entries. Not positioned after it left either end.
 pub(crate) struct TreeCursor<'a> {
     pager: &'a Pager,
@@ -18,6 +21,8 @@ pub(crate) struct TreeCursor<'a> {
     leaf: Option<Leaf<'a>>,
     index: usize,
     key: Vec<u8>,
+    /// Leaves that were passed since the last search.
+    passed: usize,
 }
 
 impl<'a> TreeCursor<'a> {
@@ -29,6 +34,7 @@ impl<'a> TreeCursor<'a> {
             leaf: None,
             index: 0,
             key: Vec::new(),
+            passed: 0,
         }
     }
 
@@ -65,6 +71,7 @@ impl<'a> TreeCursor<'a> {
     fn descend(&mut self, mut choose: impl FnMut(&Inner<'a>) -> usize) -> Result<Option<Leaf<'a>>> {
         self.path.clear();
         self.leaf = None;
+        self.passed = 0;
         if self.root.node.is_null() {
             return Ok(None);
         }
@@ -146,6 +153,16 @@ impl<'a> TreeCursor<'a> {
         self.previous_leaf()
     }
 
+    /// Asks for the leaf after the next: all of it in a long range, where it will be read from end to end.
+    fn ask_for(&mut self, leaf: NodeRef) {
+        if self.passed < LEAVES_OF_SHORT_RANGES {
+            self.passed += 1;
+            self.pager.prefetch(leaf);
+        } else {
+            self.pager.prefetch_whole(leaf);
+        }
+    }
+
     /// First entry of the next leaf.
     pub fn next_leaf(&mut self) -> Result<bool> {
         self.leaf = None;
@@ -155,7 +172,7 @@ impl<'a> TreeCursor<'a> {
             }
             self.path.push((inner, index + 1));
             if index + 2 < inner.len() {
-                self.pager.prefetch(inner.child(index + 2));
+                self.ask_for(inner.child(index + 2));
             }
             let leaf = self.edge(inner.child(index + 1), inner.level(), |_| 0)?;
             if leaf.len() > 0 {
@@ -175,7 +192,7 @@ impl<'a> TreeCursor<'a> {
             }
             self.path.push((inner, index - 1));
             if index > 1 {
-                self.pager.prefetch(inner.child(index - 2));
+                self.ask_for(inner.child(index - 2));
             }
             let leaf = self.edge(inner.child(index - 1), inner.level(), |inner| {
                 inner.len() - 1

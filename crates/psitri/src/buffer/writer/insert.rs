@@ -4,12 +4,12 @@
 
 use super::super::KEY_BYTES_MAX;
 use super::super::arena::{LINE_BYTES, UNIT_BYTES};
-use super::super::cursor::mismatch;
 use super::super::directory::{self, Table};
 use super::super::entry::{Entry, EntryRef, entry_bytes};
 use super::super::error::BufferError;
 use super::super::keyspace::hash_of;
 use super::super::node::{self, NODE_BYTES_MIN, Node, Position};
+use super::super::walk::mismatch;
 use super::BufferWriter;
 use crate::sync::{AtomicU32, Ordering};
 

@@ -1,0 +1,363 @@
+//! `Walk`: a path through the radix tree of a buffer to an entry, and from there to its neighbours in order.
+//!
+//! The path is a stack of (node, position in the node). The walk looks for the next position in the node on top and goes down to
+//! the first entry below it; entries that are children of one node in a row are taken together. It never waits for memory that it could have asked
+//! for: what a node leads to is asked for when the walk comes to the node, or to the sibling before it. Nothing recurses: a path may be as long as
+//! a key.
+//!
+//! # Thread safety
+//! Any number of walks on any threads beside the one writer.
+//!
+//! # Invariants
+//! 1. Every frame's node is on the path of the entry `walked`, with growing depth; the frame's position is where the path goes on.
+//!    There are no frames if `walked` is 0: the walk left the last (first) entry behind.
+//! 2. What a frame knows to be `coming` is next to its position, as it was when the walk looked; children that were added between since are of
+//!    no concern (invariants 2 and 3 of `cursor.rs`).
+//!
+//! # Failure modes
+//! None but memory for the stack.
+
+use super::arena::Memory;
+use super::entry::Entry;
+use super::keyspace::KeyspaceBuffer;
+use super::node::{self, Node, POSITION_LAST, Position, Run};
+
+/// Paths of ordinary keys fit without growing the stack.
+const FRAMES_EXPECTED: usize = 16;
+
+/// How many children of a node that has too many to ask for all of them are asked for in advance.
+const CHILDREN_AHEAD: usize = 6;
+
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    node: u32,
+    position: Position,
+    coming: Coming,
+    /// How far the children of a node that has too many to ask for all of them were asked for, in the direction of `coming`.
+    asked: Position,
+}
+
+/// The child behind a frame's position, which is asked for while the walk is still at the one before.
+#[derive(Debug, Clone, Copy)]
+enum Coming {
+    Unknown,
+    Forward(Option<(Position, u32)>),
+    Backward(Option<(Position, u32)>),
+}
+
+impl Frame {
+    fn new(node: u32, position: Position) -> Frame {
+        Frame {
+            node,
+            position,
+            coming: Coming::Unknown,
+            asked: 0,
+        }
+    }
+}
+
+/// A path to an entry. See the module text.
+#[derive(Debug, Clone)]
+pub(super) struct Walk<'b> {
+    memory: Memory<'b>,
+    frames: Vec<Frame>,
+    /// Reference of the entry that the frames lead to, 0 if there is none.
+    walked: u32,
+}
+
+impl<'b> Walk<'b> {
+    pub fn new(buffer: &'b KeyspaceBuffer) -> Walk<'b> {
+        Walk {
+            memory: buffer.memory(),
+            frames: Vec::with_capacity(FRAMES_EXPECTED),
+            walked: 0,
+        }
+    }
+
+    /// Reference of the entry at the end of the path, 0 if there is none.
+    #[inline(always)]
+    pub fn entry(&self) -> u32 {
+        self.walked
+    }
+
+    /// Goes nowhere.
+    pub fn leave(&mut self) {
+        self.frames.clear();
+        self.walked = 0;
+    }
+
+    /// Goes to the first entry of all.
+    pub fn first(&mut self, root: u32) {
+        self.leave();
+        self.descend_first(root);
+    }
+
+    /// Goes to the last entry of all.
+    pub fn last(&mut self, root: u32) {
+        self.leave();
+        self.descend_last(root);
+    }
+
+    /// Goes to the first entry with a key of at least `key`.
+    pub fn seek_ge(&mut self, root: u32, key: &[u8]) {
+        match self.descend_to(root, key) {
+            Landing::Exact | Landing::Empty => {}
+            Landing::Subtree {
+                reference,
+                above: true,
+            } => self.descend_first(reference),
+            Landing::Gap | Landing::Subtree { .. } => self.step(true),
+        }
+    }
+
+    /// Goes to the last entry with a key of at most `key`.
+    pub fn seek_le(&mut self, root: u32, key: &[u8]) {
+        match self.descend_to(root, key) {
+            Landing::Exact | Landing::Empty => {}
+            Landing::Subtree {
+                reference,
+                above: false,
+            } => self.descend_last(reference),
+            Landing::Gap | Landing::Subtree { .. } => self.step(false),
+        }
+    }
+
+    /// Goes to the first entry behind, or the last before, the place that the frames lead to.
+    #[inline]
+    pub fn step(&mut self, forward: bool) {
+        if forward {
+            self.step_forward();
+        } else {
+            self.step_backward();
+        }
+    }
+
+    /// Goes down to the first entry of a subtree; the frames lead to it.
+    #[inline]
+    fn descend_first(&mut self, mut reference: u32) {
+        while reference != 0 && !node::is_entry(reference) {
+            let node = Node::new(self.memory, reference);
+            node.prefetch_children();
+            // A linked node has at least two children.
+            let (position, child) = node.next(0).unwrap_or_default();
+            self.frames.push(Frame::new(reference, position));
+            reference = child;
+        }
+        self.walked = reference;
+    }
+
+    /// Goes down to the last entry of a subtree; the frames lead to it.
+    #[inline]
+    fn descend_last(&mut self, mut reference: u32) {
+        while reference != 0 && !node::is_entry(reference) {
+            let node = Node::new(self.memory, reference);
+            node.prefetch_children();
+            let (position, child) = node.prev(POSITION_LAST).unwrap_or_default();
+            self.frames.push(Frame::new(reference, position));
+            reference = child;
+        }
+        self.walked = reference;
+    }
+
+    /// Asks for what lies below the child that a walk will reach next: by then it has arrived. The children of the largest nodes were not
+    /// asked for when the walk came to the node, so it asks for some that are further away, too.
+    #[inline(always)]
+    fn look_ahead(
+        memory: Memory<'b>,
+        frame: &mut Frame,
+        coming: Option<(Position, u32)>,
+        forward: bool,
+    ) {
+        let node = Node::new(memory, frame.node);
+        let goes_on = match frame.coming {
+            Coming::Unknown => false,
+            Coming::Forward(_) => forward,
+            Coming::Backward(_) => !forward,
+        };
+        frame.coming = match forward {
+            true => Coming::Forward(coming),
+            false => Coming::Backward(coming),
+        };
+        let Some((position, child)) = coming else {
+            return;
+        };
+        if node.is_largest() {
+            let more = if goes_on { 1 } else { CHILDREN_AHEAD };
+            if !goes_on {
+                frame.asked = position;
+            }
+            for _ in 0..more {
+                let Some((position, child)) = node.neighbour(frame.asked, forward) else {
+                    break;
+                };
+                node::prefetch(memory, child);
+                frame.asked = position;
+            }
+        }
+        if node::is_entry(child) {
+            memory.prefetch(node::offset(child));
+        } else {
+            Node::new(memory, child).prefetch_children();
+        }
+    }
+
+    /// Goes on over the siblings of the entry as far as they are entries, into `run`. Returns how many they are, which may be 0: single
+    /// steps lead on.
+    #[inline]
+    pub fn run(&mut self, forward: bool, run: &mut [u32]) -> usize {
+        let memory = self.memory;
+        let Some(frame) = self.frames.last_mut() else {
+            return 0;
+        };
+        let node = Node::new(memory, frame.node);
+        let leads_to_entry = match frame.coming {
+            // The terminal is no part of a run.
+            Coming::Forward(coming) | Coming::Backward(coming) => {
+                coming.is_some_and(|(position, child)| position != 0 && node::is_entry(child))
+            }
+            Coming::Unknown => true,
+        };
+        if !leads_to_entry || !node.has_runs() {
+            return 0;
+        }
+        let Run {
+            count,
+            last,
+            coming,
+        } = node.run(frame.position, forward, run);
+        frame.position = last;
+        Self::look_ahead(memory, frame, coming, forward);
+        for &entry in &run[..count] {
+            memory.prefetch(node::offset(entry));
+        }
+        if count > 0 {
+            self.walked = run[count - 1];
+        }
+        count
+    }
+
+    /// Goes to the first entry behind the place that the frames lead to.
+    #[inline]
+    fn step_forward(&mut self) {
+        let memory = self.memory;
+        while let Some(frame) = self.frames.last_mut() {
+            let node = Node::new(memory, frame.node);
+            let found = match frame.coming {
+                Coming::Forward(coming) => coming,
+                _ => node.neighbour(frame.position, true),
+            };
+            if let Some((position, child)) = found {
+                let coming = node.neighbour(position, true);
+                frame.position = position;
+                Self::look_ahead(memory, frame, coming, true);
+                return self.descend_first(child);
+            }
+            self.frames.pop();
+        }
+        self.walked = 0;
+    }
+
+    /// Goes to the last entry before the place that the frames lead to.
+    #[inline]
+    fn step_backward(&mut self) {
+        let memory = self.memory;
+        while let Some(frame) = self.frames.last_mut() {
+            let node = Node::new(memory, frame.node);
+            let found = match frame.coming {
+                Coming::Backward(coming) => coming,
+                _ => node.neighbour(frame.position, false),
+            };
+            if let Some((position, child)) = found {
+                let coming = node.neighbour(position, false);
+                frame.position = position;
+                Self::look_ahead(memory, frame, coming, false);
+                return self.descend_last(child);
+            }
+            self.frames.pop();
+        }
+        self.walked = 0;
+    }
+
+    /// Finds the place of a key.
+    fn descend_to(&mut self, root: u32, key: &[u8]) -> Landing {
+        self.leave();
+        let mut reference = root;
+        if reference == 0 {
+            return Landing::Empty;
+        }
+        // Down without looking at skipped bytes, to any entry that would have to share them.
+        let sample = loop {
+            if node::is_entry(reference) {
+                break reference;
+            }
+            let node = Node::new(self.memory, reference);
+            let depth = node.depth();
+            let position = match key.get(depth) {
+                Some(&byte) => 1 + Position::from(byte),
+                None if depth == key.len() => 0,
+                None => break node.sample(),
+            };
+            self.frames.push(Frame::new(reference, position));
+            match node.child_at(position) {
+                0 => break node.sample(),
+                child => reference = child,
+            }
+        };
+        let sample = Entry::new(self.memory, node::offset(sample)).key();
+        let differs_at = mismatch(key, sample);
+        if differs_at == key.len() && differs_at == sample.len() {
+            // Only a path of present children leads to the key itself.
+            self.walked = reference;
+            return Landing::Exact;
+        }
+        // What lies deeper than the difference shares it: the place is above. The child is the one seen on the way down,
+        // because a slot that is read again may lead to keys on the other side by now.
+        while let Some(&frame) = self.frames.last() {
+            let depth = Node::new(self.memory, frame.node).depth();
+            if depth == differs_at {
+                // Children up to here agree with the key, and none has its byte: the frame's position is the gap.
+                return Landing::Gap;
+            }
+            if depth < differs_at {
+                break;
+            }
+            reference = frame.node;
+            self.frames.pop();
+        }
+        Landing::Subtree {
+            reference,
+            above: key.get(differs_at) < sample.get(differs_at),
+        }
+    }
+}
+
+/// Where a key is, relative to the frames.
+enum Landing {
+    /// At the entry that the frames lead to.
+    Exact,
+    /// There is no entry at all.
+    Empty,
+    /// Nowhere; the top frame's position is where it would be.
+    Gap,
+    /// Nowhere; the whole subtree that the frames lead to is above or below it.
+    Subtree { reference: u32, above: bool },
+}
+
+/// Number of leading bytes in which both agree.
+#[inline]
+pub(super) fn mismatch(a: &[u8], b: &[u8]) -> usize {
+    let len = a.len().min(b.len());
+    let (a, b) = (&a[..len], &b[..len]);
+    let mut at = 0;
+    for (x, y) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        if x != y {
+            break;
+        }
+        at += 8;
+    }
+    at + a[at..]
+        .iter()
+        .zip(&b[at..])
+        .take_while(|(x, y)| x == y)
+        .count()
+}
