@@ -34,8 +34,11 @@ const RUN_MIN: usize = if cfg!(any(loom, debug_assertions)) {
     8
 };
 
-/// How far in front of its use the newest version of an entry is asked for.
-const VERSION_AHEAD: usize = 16;
+/// The newest version of an entry is asked for at most so many entries in front of its use: the entry itself has arrived by then.
+const VERSION_AHEAD_MAX: usize = 16;
+
+/// Ranges shorter than this are not counted as read.
+const PASSED_FROM: usize = 32;
 
 /// How many of its lines are asked for; what follows them is a stream that the processor notices.
 const VERSION_LINES_MAX: usize = 4;
@@ -51,6 +54,8 @@ struct Ahead {
     forward: bool,
     /// How many entries to walk the next time: a short range pays for no more than twice its length.
     want: usize,
+    /// How far in front of its use the newest version of an entry is asked for.
+    version_ahead: usize,
     /// Cache lines of a version, going by the last entry before these.
     version_lines: usize,
     /// Entries walked that the arena does not count yet.
@@ -82,6 +87,7 @@ impl<'b> BufferCursor<'b> {
                 low: 0,
                 forward: true,
                 want: 1,
+                version_ahead: 1,
                 version_lines: 1,
                 passed: 0,
             },
@@ -192,7 +198,7 @@ impl<'b> BufferCursor<'b> {
         let ahead = &mut self.ahead;
         self.entry = ahead.entries[ahead.next];
         ahead.next += 1;
-        if let Some(&coming) = ahead.entries[..ahead.count].get(ahead.next + VERSION_AHEAD) {
+        if let Some(&coming) = ahead.entries[..ahead.count].get(ahead.next + ahead.version_ahead) {
             Entry::new(self.buffer.memory(), node::offset(coming))
                 .prefetch_newest(ahead.version_lines);
         }
@@ -232,9 +238,9 @@ impl<'b> BufferCursor<'b> {
             }
         }
         // Short ranges are not worth a counter that all readers share.
-        if want == AHEAD_MAX {
+        if want >= PASSED_FROM {
             ahead.passed += count - left;
-            if ahead.passed >= AHEAD_MAX {
+            if ahead.passed >= PASSED_FROM {
                 self.buffer.arena().note_passed(ahead.passed as u64);
                 ahead.passed = 0;
             }
@@ -245,6 +251,7 @@ impl<'b> BufferCursor<'b> {
         (ahead.next, ahead.count) = (0, count);
         ahead.low = if is_long { count / 2 } else { count };
         ahead.want = (2 * want).min(AHEAD_MAX);
+        ahead.version_ahead = (count / 4).clamp(1, VERSION_AHEAD_MAX);
         if count == 0 {
             self.entry = 0;
             return false;

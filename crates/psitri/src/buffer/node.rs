@@ -105,7 +105,7 @@ const fn node_bytes(tag: u32) -> usize {
     (KEYS + slots + 4 * slots).next_multiple_of(UNIT_BYTES)
 }
 
-/// Asks for the first line of an entry, or for the lines of a node in which a walk begins.
+/// Asks for the first line of an entry; for all of a node, but for the children of the largest.
 #[inline(always)]
 pub(super) fn prefetch(memory: Memory<'_>, reference: u32) {
     let at = offset(reference);
@@ -114,8 +114,7 @@ pub(super) fn prefetch(memory: Memory<'_>, reference: u32) {
         TAG_N16 => node_bytes(TAG_N16),
         TAG_N32 => node_bytes(TAG_N32),
         TAG_N48 => node_bytes(TAG_N48),
-        TAG_N256 => N256_CHILDREN + LINE_BYTES,
-        _ => 0,
+        _ => LINE_BYTES,
     };
     for line in (LINE_BYTES..bytes).step_by(LINE_BYTES) {
         memory.prefetch(at + line);
@@ -427,7 +426,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Asks for every child, if they are few.
+    /// Asks for every child but the terminal, if they are not too many.
     #[inline(always)]
     pub fn prefetch_children(self) {
         if !self.is_largest() {

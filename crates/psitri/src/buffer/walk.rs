@@ -1,9 +1,9 @@
 //! `Walk`: a path through the radix tree of a buffer to an entry, and from there to its neighbours in order.
 //!
 //! The path is a stack of (node, position in the node). The walk looks for the next position in the node on top and goes down to
-//! the first entry below it; entries that are children of one node in a row are taken together. It never waits for memory that it could have asked
-//! for: what a node leads to is asked for when the walk comes to the node, or to the sibling before it. Nothing recurses: a path may be as long as
-//! a key.
+//! the first entry below it; entries that are children of one node in a row are taken together. What a node leads to is asked for when the walk
+//! comes to the node, or to the sibling before it; the largest nodes have too many children for that, and ask for the next few as the walk
+//! goes on. Nothing recurses: a path may be as long as a key.
 //!
 //! # Thread safety
 //! Any number of walks on any threads beside the one writer.
@@ -182,10 +182,18 @@ impl<'b> Walk<'b> {
             return;
         };
         if node.is_largest() {
-            let more = if goes_on { 1 } else { CHILDREN_AHEAD };
-            if !goes_on {
+            // Runs of entries can leave behind what was asked for.
+            let is_beyond = if forward {
+                frame.asked > position
+            } else {
+                frame.asked < position
+            };
+            let more = if goes_on && is_beyond {
+                1
+            } else {
                 frame.asked = position;
-            }
+                CHILDREN_AHEAD
+            };
             for _ in 0..more {
                 let Some((position, child)) = node.neighbour(frame.asked, forward) else {
                     break;

@@ -51,6 +51,8 @@ const EXTENT_PAGES: usize = 64;
 const GROWTH_SHARE: u64 = 64;
 /// Cache lines that a prefetch asks for; most processors have room for about as many misses at a time.
 const PREFETCH_LINES: usize = 10;
+/// Of nodes that are larger than this, because their keys or values are, not all is asked for.
+const WHOLE_LINES_MAX: usize = 128;
 /// From 16 MiB on, the file grows and is written by whole blocks.
 const LARGE_FILE_PAGES: u64 = 4096;
 pub(crate) use sink::{Changes, Sink, node_extent, value_extent};
@@ -267,11 +269,11 @@ impl Pager {
         }
     }
 
-    /// Asks for all lines of a node.
+    /// Asks for all lines of a node of usual size.
     #[inline]
     pub fn prefetch_whole(&self, at: NodeRef) {
         let base = self.base.load(Ordering::Acquire).cast_const();
-        for line in 0..at.units() as usize {
+        for line in 0..(at.units() as usize).min(WHOLE_LINES_MAX) {
             crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * UNIT_BYTES));
         }
     }

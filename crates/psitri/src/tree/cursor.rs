@@ -21,8 +21,8 @@ pub(crate) struct TreeCursor<'a> {
     leaf: Option<Leaf<'a>>,
     index: usize,
     key: Vec<u8>,
-    /// Leaves that were passed since the last search.
-    passed: usize,
+    /// Nodes that were asked for since the last search, up to `LEAVES_OF_SHORT_RANGES`.
+    asked: usize,
 }
 
 impl<'a> TreeCursor<'a> {
@@ -34,7 +34,7 @@ impl<'a> TreeCursor<'a> {
             leaf: None,
             index: 0,
             key: Vec::new(),
-            passed: 0,
+            asked: 0,
         }
     }
 
@@ -71,7 +71,7 @@ impl<'a> TreeCursor<'a> {
     fn descend(&mut self, mut choose: impl FnMut(&Inner<'a>) -> usize) -> Result<Option<Leaf<'a>>> {
         self.path.clear();
         self.leaf = None;
-        self.passed = 0;
+        self.asked = 0;
         if self.root.node.is_null() {
             return Ok(None);
         }
@@ -153,13 +153,13 @@ impl<'a> TreeCursor<'a> {
         self.previous_leaf()
     }
 
-    /// Asks for the leaf after the next: all of it in a long range, where it will be read from end to end.
-    fn ask_for(&mut self, leaf: NodeRef) {
-        if self.passed < LEAVES_OF_SHORT_RANGES {
-            self.passed += 1;
-            self.pager.prefetch(leaf);
+    /// Asks for the leaf after the next, or the node above it: for all of it in a long range, where it will be read from end to end.
+    fn ask_for(&mut self, node: NodeRef) {
+        if self.asked < LEAVES_OF_SHORT_RANGES {
+            self.asked += 1;
+            self.pager.prefetch(node);
         } else {
-            self.pager.prefetch_whole(leaf);
+            self.pager.prefetch_whole(node);
         }
     }
 
