@@ -32,17 +32,16 @@ const CHILDREN_AHEAD: usize = 6;
 struct Frame {
     node: u32,
     position: Position,
-    coming: Coming,
+    coming: Option<Coming>,
     /// How far the children of a node that has too many to ask for all of them were asked for, in the direction of `coming`.
     asked: Position,
 }
 
-/// The child behind a frame's position, which is asked for while the walk is still at the one before.
+/// What is next to a frame's position, which is asked for while the walk is still there.
 #[derive(Debug, Clone, Copy)]
-enum Coming {
-    Unknown,
-    Forward(Option<(Position, u32)>),
-    Backward(Option<(Position, u32)>),
+struct Coming {
+    forward: bool,
+    child: Option<(Position, u32)>,
 }
 
 impl Frame {
@@ -50,7 +49,7 @@ impl Frame {
         Frame {
             node,
             position,
-            coming: Coming::Unknown,
+            coming: None,
             asked: 0,
         }
     }
@@ -89,13 +88,13 @@ impl<'b> Walk<'b> {
     /// Goes to the first entry of all.
     pub fn first(&mut self, root: u32) {
         self.leave();
-        self.descend_first(root);
+        self.descend(root, true);
     }
 
     /// Goes to the last entry of all.
     pub fn last(&mut self, root: u32) {
         self.leave();
-        self.descend_last(root);
+        self.descend(root, false);
     }
 
     /// Goes to the first entry with a key of at least `key`.
@@ -105,7 +104,7 @@ impl<'b> Walk<'b> {
             Landing::Subtree {
                 reference,
                 above: true,
-            } => self.descend_first(reference),
+            } => self.descend(reference, true),
             Landing::Gap | Landing::Subtree { .. } => self.step(true),
         }
     }
@@ -117,42 +116,23 @@ impl<'b> Walk<'b> {
             Landing::Subtree {
                 reference,
                 above: false,
-            } => self.descend_last(reference),
+            } => self.descend(reference, false),
             Landing::Gap | Landing::Subtree { .. } => self.step(false),
         }
     }
 
-    /// Goes to the first entry behind, or the last before, the place that the frames lead to.
-    #[inline]
-    pub fn step(&mut self, forward: bool) {
-        if forward {
-            self.step_forward();
-        } else {
-            self.step_backward();
-        }
-    }
-
-    /// Goes down to the first entry of a subtree; the frames lead to it.
-    #[inline]
-    fn descend_first(&mut self, mut reference: u32) {
+    /// Goes down to the first (last) entry of a subtree; the frames lead to it.
+    #[inline(always)]
+    fn descend(&mut self, mut reference: u32, first: bool) {
         while reference != 0 && !node::is_entry(reference) {
             let node = Node::new(self.memory, reference);
             node.prefetch_children();
+            let outermost = match first {
+                true => node.next(0),
+                false => node.prev(POSITION_LAST),
+            };
             // A linked node has at least two children.
-            let (position, child) = node.next(0).unwrap_or_default();
-            self.frames.push(Frame::new(reference, position));
-            reference = child;
-        }
-        self.walked = reference;
-    }
-
-    /// Goes down to the last entry of a subtree; the frames lead to it.
-    #[inline]
-    fn descend_last(&mut self, mut reference: u32) {
-        while reference != 0 && !node::is_entry(reference) {
-            let node = Node::new(self.memory, reference);
-            node.prefetch_children();
-            let (position, child) = node.prev(POSITION_LAST).unwrap_or_default();
+            let (position, child) = outermost.unwrap_or_default();
             self.frames.push(Frame::new(reference, position));
             reference = child;
         }
@@ -169,15 +149,11 @@ impl<'b> Walk<'b> {
         forward: bool,
     ) {
         let node = Node::new(memory, frame.node);
-        let goes_on = match frame.coming {
-            Coming::Unknown => false,
-            Coming::Forward(_) => forward,
-            Coming::Backward(_) => !forward,
-        };
-        frame.coming = match forward {
-            true => Coming::Forward(coming),
-            false => Coming::Backward(coming),
-        };
+        let goes_on = frame.coming.is_some_and(|it| it.forward == forward);
+        frame.coming = Some(Coming {
+            forward,
+            child: coming,
+        });
         let Some((position, child)) = coming else {
             return;
         };
@@ -218,13 +194,11 @@ impl<'b> Walk<'b> {
             return 0;
         };
         let node = Node::new(memory, frame.node);
-        let leads_to_entry = match frame.coming {
-            // The terminal is no part of a run.
-            Coming::Forward(coming) | Coming::Backward(coming) => {
-                coming.is_some_and(|(position, child)| position != 0 && node::is_entry(child))
-            }
-            Coming::Unknown => true,
-        };
+        // The terminal is no part of a run.
+        let leads_to_entry = frame.coming.is_none_or(|it| {
+            it.child
+                .is_some_and(|(position, child)| position != 0 && node::is_entry(child))
+        });
         if !leads_to_entry || !node.has_runs() {
             return 0;
         }
@@ -244,42 +218,30 @@ impl<'b> Walk<'b> {
         count
     }
 
-    /// Goes to the first entry behind the place that the frames lead to.
+    /// Goes to the first entry behind, or the last before, the place that the frames lead to.
     #[inline]
-    fn step_forward(&mut self) {
-        let memory = self.memory;
-        while let Some(frame) = self.frames.last_mut() {
-            let node = Node::new(memory, frame.node);
-            let found = match frame.coming {
-                Coming::Forward(coming) => coming,
-                _ => node.neighbour(frame.position, true),
-            };
-            if let Some((position, child)) = found {
-                let coming = node.neighbour(position, true);
-                frame.position = position;
-                Self::look_ahead(memory, frame, coming, true);
-                return self.descend_first(child);
-            }
-            self.frames.pop();
+    pub fn step(&mut self, forward: bool) {
+        // Compiled once for each direction.
+        match forward {
+            true => self.step_to(true),
+            false => self.step_to(false),
         }
-        self.walked = 0;
     }
 
-    /// Goes to the last entry before the place that the frames lead to.
-    #[inline]
-    fn step_backward(&mut self) {
+    #[inline(always)]
+    fn step_to(&mut self, forward: bool) {
         let memory = self.memory;
         while let Some(frame) = self.frames.last_mut() {
             let node = Node::new(memory, frame.node);
             let found = match frame.coming {
-                Coming::Backward(coming) => coming,
-                _ => node.neighbour(frame.position, false),
+                Some(coming) if coming.forward == forward => coming.child,
+                _ => node.neighbour(frame.position, forward),
             };
             if let Some((position, child)) = found {
-                let coming = node.neighbour(position, false);
+                let coming = node.neighbour(position, forward);
                 frame.position = position;
-                Self::look_ahead(memory, frame, coming, false);
-                return self.descend_last(child);
+                Self::look_ahead(memory, frame, coming, forward);
+                return self.descend(child, forward);
             }
             self.frames.pop();
         }

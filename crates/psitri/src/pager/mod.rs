@@ -263,17 +263,19 @@ impl Pager {
     /// Asks for the lines of a node that a search in it looks at first: they then arrive side by side, not one after the other.
     #[inline]
     pub fn prefetch(&self, at: NodeRef) {
-        let base = self.base.load(Ordering::Acquire).cast_const();
-        for line in 0..PREFETCH_LINES {
-            crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * UNIT_BYTES));
-        }
+        self.prefetch_lines(at, PREFETCH_LINES);
     }
 
     /// Asks for all lines of a node of usual size.
     #[inline]
     pub fn prefetch_whole(&self, at: NodeRef) {
+        self.prefetch_lines(at, (at.units() as usize).min(WHOLE_LINES_MAX));
+    }
+
+    #[inline]
+    fn prefetch_lines(&self, at: NodeRef, count: usize) {
         let base = self.base.load(Ordering::Acquire).cast_const();
-        for line in 0..(at.units() as usize).min(WHOLE_LINES_MAX) {
+        for line in 0..count {
             crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * UNIT_BYTES));
         }
     }
