@@ -10,10 +10,11 @@ use parking_lot::{ArcMutexGuard, RawMutex};
 
 use crate::{
     Result,
-    buffer::{BufferWriter, EntryRef, TombstoneRef, VersionRef},
+    buffer::{BufferWriter, EntryRef, Kind, TombstoneRef, VersionRef},
     error::Error,
     expiry::millis,
     sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock},
+    txn::Ends,
     wal::ops::OpsBuilder,
 };
 
@@ -227,27 +228,16 @@ pub(crate) struct WriterSlot {
     /// Everything the open transaction did here, oldest first.
     pub touched: Vec<Touched>,
     pub ops: OpsBuilder,
-    /// Where nothing lives, if that is known (`txn/extract.rs`).
+    /// Where nothing lives, if that is known (`txn/pop.rs`).
     pub ends: Option<Box<Ends>>,
 }
 
-/// Parts of a keyspace without a live key.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
-    /// There is none below this one.
-    pub before: Vec<u8>,
-    /// There is none above this one; all there are, if it is `None`.
-    pub after: Option<Vec<u8>>,
-    /// Latest time at which that was seen, in a keyspace whose entries expire: before it some may be live still.
-    pub now: u64,
-}
-
 impl WriterSlot {
-    /// Notes that `key` has a value now.
+    /// Notes that `key` is about to be put or removed.
     #[inline]
-    pub fn note_live(&mut self, key: &[u8]) {
-        if let Some(ends) = &self.ends
-            && (*key < *ends.before || ends.after.as_ref().is_some_and(|after| key > &**after))
+    pub fn note_change(&mut self, key: &[u8], kind: Kind) {
+        if let Some(ends) = &mut self.ends
+            && !ends.admit(key, kind)
         {
             self.ends = None;
         }

@@ -1,9 +1,4 @@
-//! Operations that read and write at once: compare and swap, pop, extract, retain.
-//!
-//! # Invariants
-//! (1) `Ends` of a keyspace say where nothing lives in what the holder of its write lock sees. A put inside of them, and undoing anything,
-//!     forgets them; so does a time before the one at which that was seen. They belong to the write lock, not to a transaction: a queue that is
-//!     emptied by one transaction an entry does not pass by what was popped before, again and again.
+//! Operations that read and write at once: compare and swap, extract, retain.
 //!
 //! # Failure modes
 //! An error in the middle of [`WriteTxn::extract`] and [`WriteTxn::retain`] leaves removed what was removed so far. A nested transaction
@@ -11,14 +6,11 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use super::WriteTxn;
-use crate::{Keyspace, Result, buffer::Kind, cursor::key_range, keyspace::Ends};
+use super::{Entry, WriteTxn};
+use crate::{Keyspace, Result, buffer::Kind, cursor::key_range};
 
 /// Keys that are collected before they are removed, in bytes.
 const BATCH_BYTES: usize = 64 << 10;
-
-/// A key and its value.
-pub type Entry = (Vec<u8>, Vec<u8>);
 
 impl WriteTxn {
     /// Makes `new` the value of `key` if its value is `expected`; `None` stands for an absent key. Says whether it was.
@@ -52,77 +44,6 @@ impl WriteTxn {
             None => {}
         }
         Ok(true)
-    }
-
-    /// Removes the entry with the least key, and gives it.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), psitri::Error> {
-    /// # let db = psitri::Options::new().in_memory()?;
-    /// # let jobs = db.create_keyspace("jobs")?;
-    /// let mut txn = db.begin(&[&jobs])?;
-    /// txn.upsert(&jobs, b"2", b"second")?;
-    /// txn.upsert(&jobs, b"1", b"first")?;
-    /// assert_eq!(txn.pop_first(&jobs)?, Some((b"1".to_vec(), b"first".to_vec())));
-    /// assert_eq!(txn.pop_first(&jobs)?, Some((b"2".to_vec(), b"second".to_vec())));
-    /// assert_eq!(txn.pop_first(&jobs)?, None);
-    /// # Ok(()) }
-    /// ```
-    pub fn pop_first(&mut self, keyspace: &Keyspace) -> Result<Option<Entry>> {
-        self.pop(keyspace, true)
-    }
-
-    /// Removes the entry with the greatest key, and gives it.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), psitri::Error> {
-    /// # let db = psitri::Options::new().in_memory()?;
-    /// # let undo = db.create_keyspace("undo")?;
-    /// let mut txn = db.begin(&[&undo])?;
-    /// txn.upsert(&undo, b"1", b"open")?;
-    /// txn.upsert(&undo, b"2", b"write")?;
-    /// assert_eq!(txn.pop_last(&undo)?, Some((b"2".to_vec(), b"write".to_vec())));
-    /// # Ok(()) }
-    /// ```
-    pub fn pop_last(&mut self, keyspace: &Keyspace) -> Result<Option<Entry>> {
-        self.pop(keyspace, false)
-    }
-
-    fn pop(&mut self, keyspace: &Keyspace, first: bool) -> Result<Option<Entry>> {
-        let index = self.part_index(keyspace)?;
-        let now = self.part_now(&self.parts[index]);
-        let ends = &mut self.parts[index].guard.ends;
-        if ends.as_ref().is_some_and(|ends| ends.now > now) {
-            *ends = None;
-        }
-        let popped = {
-            let ends = self.parts[index].guard.ends.as_deref();
-            let mut cursor = self.cursor(keyspace)?;
-            let found = match ends {
-                Some(Ends { before, .. }) if first => cursor.seek(before)?,
-                Some(Ends {
-                    after: Some(after), ..
-                }) => cursor.seek_back(after)?,
-                None if first => cursor.seek_first()?,
-                _ => cursor.seek_last()?,
-            };
-            found.then(|| (cursor.key().to_vec(), cursor.value().to_vec()))
-        };
-        let Some((key, value)) = popped else {
-            return Ok(None);
-        };
-        self.put(index, &key, Kind::Tombstone, &[])?;
-        // A spill that failed has undone the transaction.
-        if let Some(part) = self.parts.get_mut(index) {
-            let ends = part.guard.ends.get_or_insert_default();
-            ends.now = now;
-            if first {
-                ends.before.clone_from(&key);
-            } else {
-                ends.after = Some(key.clone());
-            }
-        }
-        Ok(Some((key, value)))
     }
 
     /// Removes the entries of a range for which `wanted` says so, and gives them in order.

@@ -20,6 +20,7 @@ mod direct;
 mod extract;
 mod ingest;
 mod nested;
+mod pop;
 mod read;
 mod run;
 mod structure;
@@ -44,9 +45,10 @@ use crate::{
 };
 
 pub(crate) use direct::NO_GENERATION;
-pub use extract::Entry;
 pub(crate) use ingest::BatchStep;
 pub use nested::NestedTxn;
+pub(crate) use pop::Ends;
+pub use pop::Entry;
 pub(crate) use structure::{Committed, Content, NewKeyspace, Structure};
 pub(crate) use write::{check_expires, check_key, check_value, outgrows_buffer};
 

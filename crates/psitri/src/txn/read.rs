@@ -158,7 +158,7 @@ impl WriteTxn {
     }
 
     #[inline(always)]
-    fn own_buffer(&self, index: usize) -> &KeyspaceBuffer {
+    pub(super) fn own_buffer(&self, index: usize) -> &KeyspaceBuffer {
         let writer = self.parts[index].guard.buffer.as_ref();
         writer.expect("an open part has a writer").buffer()
     }

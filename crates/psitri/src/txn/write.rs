@@ -280,6 +280,9 @@ impl WriteTxn {
             .uncommitted_in_range(lo, hi, &mut own);
         let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
+        if let Some(ends) = &mut part.guard.ends {
+            ends.note_removals();
+        }
         for entry in own {
             part.write(entry, Kind::Tombstone, &[], reserve)?;
         }
@@ -375,9 +378,7 @@ impl Part {
         payload: &[u8],
     ) -> Result<()> {
         let slot = &mut *self.guard;
-        if kind != Kind::Tombstone {
-            slot.note_live(key);
-        }
+        slot.note_change(key, kind);
         let buffer = slot.buffer.as_mut().expect("an open part has a writer");
         let (entry, outcome) = buffer
             .put(key, kind, payload, self.floor)
