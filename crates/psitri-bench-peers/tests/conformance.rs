@@ -23,7 +23,7 @@ mod fjall {
 mod sled {
     psitri_bench::conformance_tests!(
         psitri_bench_peers::engines::sled::Sled,
-        lacks "snapshots"
+        lacks "pops", "snapshots"
     );
 }
 
@@ -31,7 +31,7 @@ mod sled {
 mod bf_tree {
     psitri_bench::conformance_tests!(
         psitri_bench_peers::engines::bf_tree::BfTree,
-        lacks "backward cursors", "snapshots", "atomic batches", "reopening a database", "large values"
+        lacks "backward cursors", "pops", "snapshots", "atomic batches", "reopening a database", "large values"
     );
 }
 
@@ -39,7 +39,7 @@ mod bf_tree {
 mod emdb {
     psitri_bench::conformance_tests!(
         psitri_bench_peers::engines::emdb::Emdb,
-        lacks "ordered keys", "backward cursors", "snapshots", "atomic batches"
+        lacks "ordered keys", "backward cursors", "pops", "snapshots", "atomic batches"
     );
 }
 
@@ -47,13 +47,16 @@ mod emdb {
 mod emdb_ranges {
     psitri_bench::conformance_tests!(
         psitri_bench_peers::engines::emdb::EmdbRanges,
-        lacks "backward cursors", "snapshots", "atomic batches"
+        lacks "backward cursors", "pops", "snapshots", "atomic batches"
     );
 }
 
 #[cfg(feature = "rocksdb")]
 mod rocksdb {
-    psitri_bench::conformance_tests!(psitri_bench_peers::engines::rocksdb::RocksDb);
+    psitri_bench::conformance_tests!(
+        psitri_bench_peers::engines::rocksdb::RocksDb,
+        lacks "pops"
+    );
 }
 
 #[cfg(feature = "rocksdb")]
@@ -81,6 +84,6 @@ mod sqlite {
 mod redis {
     psitri_bench::conformance_tests!(
         psitri_bench_peers::engines::redis::Redis,
-        lacks "ordered keys", "backward cursors", "snapshots"
+        lacks "ordered keys", "backward cursors", "pops", "snapshots"
     );
 }

@@ -13,7 +13,7 @@
 //! (5) keys are ordered bytewise, a prefix before what it is a prefix of.
 //!
 //! An engine that cannot keep one of them says so in its [`Capabilities`], and workloads that need it leave the engine out.
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -80,6 +80,9 @@ pub struct Capabilities {
     /// Cursors have `seek_last` and `prev`.
     #[serde(default)]
     pub backwards: bool,
+    /// Batches have `pop`: their reads in the order of the keys see their own writes.
+    #[serde(default)]
+    pub pops: bool,
     /// Rule (3). Without it, a snapshot reads what is newest at each read.
     pub snapshots: bool,
     /// Rules (1), (2) and (4) for more than one key.
@@ -103,6 +106,7 @@ impl Capabilities {
     pub const FULL: Self = Self {
         ordered: true,
         backwards: true,
+        pops: true,
         snapshots: true,
         atomic_batches: true,
         persistent: true,
@@ -159,6 +163,13 @@ pub struct EngineSizes {
     pub log_bytes: Option<u64>,
 }
 
+/// One of the two ends of the keys' order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    First,
+    Last,
+}
+
 pub trait Writer {
     type Batch<'a>: Batch
     where
@@ -181,6 +192,12 @@ pub trait Batch {
 
     /// Removes the key; one that is not there is no error.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
+
+    /// Removes the entry at an end of the order, in the way that is cheapest for the engine, and shows it. False if there is none. An error in an
+    /// engine without the capability.
+    fn pop(&mut self, _end: End, _look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        bail!("batches of this engine do not read in order")
+    }
 
     fn commit(self) -> Result<()>;
 }

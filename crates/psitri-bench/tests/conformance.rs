@@ -165,12 +165,13 @@ fn what_is_missing_is_named() {
     let nothing = Capabilities {
         ordered: false,
         backwards: false,
+        pops: false,
         snapshots: false,
         atomic_batches: false,
         persistent: false,
         record_bytes_max: Some(1_000),
         ..Capabilities::FULL
     };
-    assert_eq!(conformance::missing(&nothing).len(), 6);
+    assert_eq!(conformance::missing(&nothing).len(), 7);
     assert_eq!(conformance::missing(&Capabilities::FULL), [""; 0]);
 }

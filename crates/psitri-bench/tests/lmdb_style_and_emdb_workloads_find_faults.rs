@@ -6,11 +6,12 @@ use psitri_bench::emdb::{
     Comparative, ConcurrentReads, GroupCommit, IndexHotpath, Kv, WriteThrough,
 };
 use psitri_bench::engine::{
-    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
-    Writer,
+    Batch, Capabilities, Cursor, Description, End, Engine, EngineSizes, ReadMode, Settings,
+    Snapshot, Writer,
 };
 use psitri_bench::engines::model::{Model, ModelBatch, ModelCursor, ModelSnapshot};
 use psitri_bench::lmdb_style::LmdbStyle;
+use psitri_bench::pairs::{KEY_BYTES, PAIR_BYTES};
 use psitri_bench::report::{Report, Validation};
 use psitri_bench::workload::{self, Run, Workload};
 use std::path::Path;
@@ -84,6 +85,14 @@ impl<const DEFECT: u8> Batch for FaultyBatch<'_, DEFECT> {
             return Ok(());
         }
         Batch::delete(&mut self.batch, key)
+    }
+
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        if self.engine.shows(KEEP_A_DELETED_KEY) {
+            look(&[0; KEY_BYTES], &[0; PAIR_BYTES - KEY_BYTES]);
+            return Ok(true);
+        }
+        self.batch.pop(end, look)
     }
 
     fn commit(self) -> Result<()> {

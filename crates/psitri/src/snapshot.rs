@@ -414,7 +414,7 @@ impl Snapshot {
         self.cursor(keyspace)?.with_range(range).for_each(visit)
     }
 
-    /// Number of keys in a range: O(log n), plus the entries of the range that are buffered. In a keyspace whose entries expire, this, the rank
+    /// Number of keys in a range: O(log n), plus the entries of the range that are buffered; [`len`](Snapshot::len) counts everything. In a keyspace whose entries expire, this, the rank
     /// and the n-th key visit the keys.
     ///
     /// ```
@@ -434,6 +434,29 @@ impl Snapshot {
     pub fn count<'k>(&self, keyspace: &Keyspace, range: impl RangeBounds<&'k [u8]>) -> Result<u64> {
         let (lo, hi) = key_range(&range);
         count::count(self.view(keyspace)?, &lo, hi.as_deref())
+    }
+
+    /// Number of keys, as [`count`](Snapshot::count) of everything. Where nothing waits for a merge it is known: no node is read.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// # let mut txn = db.begin(&[&ks])?;
+    /// # for key in [b"a", b"b", b"c"] {
+    /// #     txn.upsert(&ks, key, b"1")?;
+    /// # }
+    /// # txn.commit()?;
+    /// assert_eq!(db.snapshot().len(&ks)?, 3);
+    /// db.checkpoint()?;
+    /// assert_eq!(db.snapshot().len(&ks)?, 3);
+    /// # Ok(()) }
+    /// ```
+    pub fn len(&self, keyspace: &Keyspace) -> Result<u64> {
+        match self.plain_view(keyspace) {
+            Some(view) if view.buffers().all(|buffer| buffer.is_empty()) => Ok(view.root.keys),
+            _ => self.count(keyspace, ..),
+        }
     }
 
     /// Number of keys less than `key`.

@@ -185,6 +185,7 @@ impl psitri_bench::engine::Writes for BfTreeWrites<'_> {
 
 impl Engine for BfTree {
     const CAPABILITIES: Capabilities = Capabilities {
+        pops: false,
         backwards: false,
         snapshots: false,
         atomic_batches: false,

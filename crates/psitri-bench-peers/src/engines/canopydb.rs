@@ -15,8 +15,8 @@ use canopydb::{
     WriteTransaction,
 };
 use psitri_bench::engine::{
-    Batch, Capabilities, Compression, Cursor, Description, Engine, EngineSizes, ReadMode, Settings,
-    Snapshot, SyncMode, Writer,
+    Batch, Capabilities, Compression, Cursor, Description, End, Engine, EngineSizes, ReadMode,
+    Settings, Snapshot, SyncMode, Writer,
 };
 use self_cell::self_cell;
 use std::path::{Path, PathBuf};
@@ -134,6 +134,21 @@ impl Batch for CanopydbBatch {
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.open.with_dependent_mut(|_, tree| tree.delete(key))?;
         Ok(())
+    }
+
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        self.open.with_dependent_mut(|_, tree| {
+            let found = match end {
+                End::First => tree.first()?,
+                End::Last => tree.last()?,
+            };
+            let Some((key, value)) = found else {
+                return Ok(false);
+            };
+            look(&key, &value);
+            Ok(tree.delete(&key)?)
+        })
     }
 
     #[inline]

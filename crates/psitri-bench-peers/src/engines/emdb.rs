@@ -182,6 +182,7 @@ impl psitri_bench::engine::Writes for LogWrites<'_> {
 
 impl<const RANGES: bool> Engine for Log<RANGES> {
     const CAPABILITIES: Capabilities = Capabilities {
+        pops: false,
         ordered: RANGES,
         backwards: false,
         snapshots: false,

@@ -18,8 +18,8 @@ use fjall::{
     SingleWriterTxDatabase, SingleWriterTxKeyspace, SingleWriterWriteTx, UserKey, UserValue,
 };
 use psitri_bench::engine::{
-    Batch, Capabilities, Compression, Cursor, Description, Engine, EngineSizes, ReadMode, Settings,
-    Snapshot, SyncMode, Writer, Writes,
+    Batch, Capabilities, Compression, Cursor, Description, End, Engine, EngineSizes, ReadMode,
+    Settings, Snapshot, SyncMode, Writer, Writes,
 };
 use std::path::Path;
 
@@ -136,6 +136,21 @@ impl Batch for FjallBatch<'_> {
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.transaction.remove(self.keyspace, key);
         Ok(())
+    }
+
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        let found = match end {
+            End::First => self.transaction.first_key_value(self.keyspace),
+            End::Last => self.transaction.last_key_value(self.keyspace),
+        };
+        let Some(entry) = found else {
+            return Ok(false);
+        };
+        let (key, value) = entry.into_inner()?;
+        look(&key, &value);
+        self.transaction.remove(self.keyspace, key);
+        Ok(true)
     }
 
     #[inline]

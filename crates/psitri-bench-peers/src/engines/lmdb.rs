@@ -10,7 +10,7 @@
 //!
 //! Keys have up to 511 bytes. A file becomes smaller only by copying it, without its free pages: compaction makes such a copy, puts it in
 //! the place of the file and opens that. In `none` the copy is not flushed, in the other modes it is before it replaces anything.
-#![allow(unsafe_code)] // heed leaves it to its user that nobody else changes the mapped file.
+#![allow(unsafe_code)] // heed leaves it to its user that nobody else changes the mapped file, and that nobody looks at what was deleted.
 use crate::flusher::{Flusher, INTERVAL};
 use anyhow::{Context, Result};
 use heed::types::Bytes;
@@ -18,8 +18,8 @@ use heed::{
     CompactionOption, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn, WithoutTls,
 };
 use psitri_bench::engine::{
-    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
-    SyncMode, Writer,
+    Batch, Capabilities, Cursor, Description, End, Engine, EngineSizes, ReadMode, Settings,
+    Snapshot, SyncMode, Writer,
 };
 use std::fs::{self, File};
 use std::ops::Bound;
@@ -179,6 +179,31 @@ impl Batch for LmdbBatch<'_> {
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.tree.delete(&mut self.transaction, key)?;
         Ok(())
+    }
+
+    /// By one cursor: a second search would find what it stands on.
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        match end {
+            End::First => {
+                let mut entries = self.tree.iter_mut(&mut self.transaction)?;
+                let Some((key, value)) = entries.next().transpose()? else {
+                    return Ok(false);
+                };
+                look(key, value);
+                // SAFETY: neither key nor value is looked at any more.
+                Ok(unsafe { entries.del_current()? })
+            }
+            End::Last => {
+                let mut entries = self.tree.rev_iter_mut(&mut self.transaction)?;
+                let Some((key, value)) = entries.next().transpose()? else {
+                    return Ok(false);
+                };
+                look(key, value);
+                // SAFETY: as above.
+                Ok(unsafe { entries.del_current()? })
+            }
+        }
     }
 
     #[inline]

@@ -13,8 +13,8 @@
 use crate::flusher::{Flusher, INTERVAL};
 use anyhow::Result;
 use psitri_bench::engine::{
-    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
-    SyncMode, Writer,
+    Batch, Capabilities, Cursor, Description, End, Engine, EngineSizes, ReadMode, Settings,
+    Snapshot, SyncMode, Writer,
 };
 use redb::backends::FileBackend;
 use redb::{
@@ -169,6 +169,19 @@ impl Batch for RedbBatch {
         self.0.with_dependent_mut(|_, table| {
             table.remove(key)?;
             Ok(())
+        })
+    }
+
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        self.0.with_dependent_mut(|_, table| {
+            let popped = match end {
+                End::First => table.pop_first()?,
+                End::Last => table.pop_last()?,
+            };
+            Ok(popped
+                .map(|(key, value)| look(key.value(), value.value()))
+                .is_some())
         })
     }
 

@@ -182,6 +182,7 @@ impl psitri_bench::engine::Writes for SledWrites<'_> {
 
 impl Engine for Sled {
     const CAPABILITIES: Capabilities = Capabilities {
+        pops: false,
         snapshots: false,
         group_commit: true,
         weaker_durability: true,

@@ -22,8 +22,8 @@
 use crate::flusher::INTERVAL;
 use anyhow::{Context, Result};
 use psitri_bench::engine::{
-    Batch, Capabilities, Compression, Cursor, Description, Engine, EngineSizes, ReadMode, Settings,
-    Snapshot, SyncMode, Writer,
+    Batch, Capabilities, Compression, Cursor, Description, End, Engine, EngineSizes, ReadMode,
+    Settings, Snapshot, SyncMode, Writer,
 };
 use self_cell::self_cell;
 use std::cell::Cell;
@@ -231,6 +231,23 @@ impl Batch for TidesTransaction<'_> {
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.store
             .with_dependent(|_, opened| Ok(self.transaction.delete(&opened.family, key)?))
+    }
+
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        let mut entries = self.entries()?;
+        match end {
+            End::First => entries.seek_to_first()?,
+            End::Last => entries.seek_to_last()?,
+        }
+        if !entries.is_valid() {
+            return Ok(false);
+        }
+        let (key, value) = entries.key_value()?;
+        drop(entries);
+        look(&key, &value);
+        self.delete(&key)?;
+        Ok(true)
     }
 
     #[inline]

@@ -120,6 +120,51 @@ pub fn batch_reads_its_own_writes<E: Engine>() -> Result<()> {
     Ok(())
 }
 
+/// A pop removes the first or the last entry that a batch sees, its own among them, and shows it.
+pub fn pops_remove_what_is_outermost<E: Engine>() -> Result<()> {
+    if !E::CAPABILITIES.pops {
+        return Ok(());
+    }
+    let fresh = Fresh::<E>::new()?;
+    let engine = &fresh.engine;
+    let mut expected = random_entries(11, 300);
+    commit_map(engine, &expected)?;
+    let mut batch = engine.begin()?;
+    for turn in 0..400 {
+        if turn % 7 == 3 {
+            let first = vec![0, turn as u8 ^ 0xff];
+            batch.put(&first, b"a new first")?;
+            expected.insert(first, b"a new first".to_vec());
+        }
+        if turn % 11 == 5
+            && let Some(last) = expected.keys().next_back().cloned()
+        {
+            batch.delete(&last)?;
+            expected.remove(&last);
+        }
+        let (end, wanted) = match turn % 2 {
+            0 => (End::First, expected.pop_first()),
+            _ => (End::Last, expected.pop_last()),
+        };
+        let mut popped = None;
+        let found = batch.pop(end, |key, value| {
+            popped = Some((key.to_vec(), value.to_vec()));
+        })?;
+        ensure!(
+            popped == wanted,
+            "a pop of the {end:?} entry shows another than the one that is there"
+        );
+        ensure!(found == wanted.is_some(), "a pop does not know if it found");
+        if turn == 350 {
+            ensure!(expected.is_empty(), "the check leaves no pop of nothing");
+        }
+    }
+    batch.put(b"left", b"1")?;
+    batch.commit()?;
+    expected.insert(b"left".to_vec(), b"1".to_vec());
+    expect(engine, &expected, "after pops")
+}
+
 /// Rule (4): a batch that is dropped leaves nothing behind.
 pub fn dropped_batch_leaves_nothing<E: Engine>() -> Result<()> {
     let fresh = Fresh::<E>::new()?;

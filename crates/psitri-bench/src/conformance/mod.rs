@@ -7,7 +7,8 @@
 //!
 //! Keys have at most 40 bytes and none is empty, for engines differ there and no workload asks for more.
 use crate::engine::{
-    self, Batch, Capabilities, Compression, Cursor, Engine, ReadMode, Settings, Snapshot, SyncMode,
+    self, Batch, Capabilities, Compression, Cursor, End, Engine, ReadMode, Settings, Snapshot,
+    SyncMode,
 };
 use crate::rng::Draws;
 use anyhow::{Context, Result, ensure};
@@ -45,6 +46,7 @@ macro_rules! conformance_tests {
             overwriting_replaces,
             deleting_removes,
             batch_reads_its_own_writes,
+            pops_remove_what_is_outermost,
             dropped_batch_leaves_nothing,
             scan_is_complete_and_ordered,
             cursor_seeks_and_moves,
@@ -76,6 +78,7 @@ pub fn missing(capabilities: &Capabilities) -> Vec<&'static str> {
     [
         (capabilities.ordered, "ordered keys"),
         (capabilities.backwards, "backward cursors"),
+        (capabilities.pops, "pops"),
         (capabilities.snapshots, "snapshots"),
         (capabilities.atomic_batches, "atomic batches"),
         (capabilities.persistent, "reopening a database"),

@@ -3,8 +3,8 @@
 //! It is the oracle of the workloads' tests and checks. Snapshots hold the read lock, so writers wait for them: it is no measure of anything.
 //! Who wants to commit holds the turnstile while waiting, so that snapshots, one after another, cannot keep a commit out for ever.
 use crate::engine::{
-    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
-    Writer,
+    Batch, Capabilities, Cursor, Description, End, Engine, EngineSizes, ReadMode, Settings,
+    Snapshot, Writer,
 };
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
@@ -72,6 +72,29 @@ impl Batch for ModelBatch<'_> {
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.own.insert(key.to_vec(), None);
         Ok(())
+    }
+
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        let committed = self.model.read_lock();
+        let mut old = committed
+            .iter()
+            .filter(|(key, _)| !self.own.contains_key(*key));
+        let mut new = (self.own.iter()).filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let found = match end {
+            End::First => [old.next(), new.next()].into_iter().flatten().min(),
+            End::Last => [old.next_back(), new.next_back()]
+                .into_iter()
+                .flatten()
+                .max(),
+        };
+        let Some((key, value)) = found else {
+            return Ok(false);
+        };
+        look(key, value);
+        let key = key.clone();
+        drop(committed);
+        self.delete(&key)?;
+        Ok(true)
     }
 
     fn commit(self) -> Result<()> {

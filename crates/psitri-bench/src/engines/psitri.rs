@@ -2,8 +2,8 @@
 //!
 //! [`Psitri`] begins buffered transactions, [`PsitriDirect`] direct ones. The bulk load is one direct transaction in both, which ingests.
 use crate::engine::{
-    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
-    SyncMode, Writer, Writes,
+    Batch, Capabilities, Cursor, Description, End, Engine, EngineSizes, ReadMode, Settings,
+    Snapshot, SyncMode, Writer, Writes,
 };
 use anyhow::Result;
 use psitri::{Database, Durability, Keyspace, Options, WriteBatch, WriteTxn};
@@ -132,6 +132,15 @@ impl Batch for NativeBatch<'_> {
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.transaction.remove(self.keyspace, key)?;
         Ok(())
+    }
+
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        let popped = match end {
+            End::First => self.transaction.pop_first(self.keyspace)?,
+            End::Last => self.transaction.pop_last(self.keyspace)?,
+        };
+        Ok(popped.map(|(key, value)| look(&key, &value)).is_some())
     }
 
     #[inline]
@@ -299,7 +308,7 @@ impl Snapshot for NativeSnapshot<'_> {
     }
 
     fn count(&mut self) -> Result<u64> {
-        Ok(self.snapshot.count(self.keyspace, ..)?)
+        Ok(self.snapshot.len(self.keyspace)?)
     }
 }
 

@@ -28,8 +28,8 @@ use crate::flusher::{Flusher, INTERVAL};
 use anyhow::{Context, Result};
 use mdbx_sys as ffi;
 use psitri_bench::engine::{
-    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
-    SyncMode, Writer,
+    Batch, Capabilities, Cursor, Description, End, Engine, EngineSizes, ReadMode, Settings,
+    Snapshot, SyncMode, Writer,
 };
 use raw::{Entries, Environment, Geometry, ReadTransaction, WriteTransaction};
 use std::fs::{self, File};
@@ -177,6 +177,11 @@ impl Batch for MdbxBatch<'_> {
     #[inline]
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.0.delete(key)
+    }
+
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        self.0.pop(end == End::First, look)
     }
 
     #[inline]

@@ -302,6 +302,23 @@ impl WriteTransaction<'_> {
         check(code)
     }
 
+    /// Deletes the first or the last entry, and shows it before. False if there is none.
+    #[inline]
+    pub fn pop(&mut self, first: bool, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        let mut cursor = Entries::open(self.raw, self.environment.table)?;
+        let found = match first {
+            true => cursor.first()?,
+            false => cursor.last()?,
+        };
+        let Some((key, value)) = cursor.entry().filter(|_| found) else {
+            return Ok(false);
+        };
+        look(key, value);
+        // SAFETY: cursor and transaction are open; what it stands on is not looked at any more.
+        check(unsafe { ffi::mdbx_cursor_del(cursor.raw.as_ptr(), ffi::MDBX_CURRENT) })?;
+        Ok(true)
+    }
+
     #[inline]
     pub fn commit(mut self) -> Result<()> {
         self.is_open = false;

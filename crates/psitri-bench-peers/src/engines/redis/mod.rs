@@ -200,6 +200,7 @@ impl Writes for RedisWrites<'_> {
 
 impl Engine for Redis {
     const CAPABILITIES: Capabilities = Capabilities {
+        pops: false,
         ordered: false,
         backwards: false,
         snapshots: false,

@@ -144,6 +144,8 @@ pub trait Kind: Send + Sync + Sized + 'static {
     type Database: Database;
     type Batch<'a>: Batch;
     const LINE: &'static str;
+    /// Whether a batch reads in order what it wrote.
+    const POPS: bool;
 
     fn begin<'a>(database: &'a Self::Database, options: &'a Access) -> Self::Batch<'a>;
 }
@@ -310,6 +312,7 @@ impl<K: Kind> Writer for Rocks<K> {
 
 impl<K: Kind> Engine for Rocks<K> {
     const CAPABILITIES: Capabilities = Capabilities {
+        pops: K::POPS,
         group_commit: true,
         ..Capabilities::FULL
     };

@@ -13,6 +13,7 @@ impl Kind for Plain {
     type Database = DB;
     type Batch<'a> = PlainBatch<'a>;
     const LINE: &'static str = "batches are write batches; their own writes are read from a map";
+    const POPS: bool = false;
 
     #[inline]
     fn begin<'a>(database: &'a DB, options: &'a Access) -> PlainBatch<'a> {

@@ -2,7 +2,7 @@
 //! the keys that they wrote. One that lost fails with RocksDB's "Resource busy"; no workload writes a key from two threads at once.
 use super::{Access, Kind, database};
 use anyhow::Result;
-use psitri_bench::engine::Batch;
+use psitri_bench::engine::{Batch, End};
 use rocksdb::{
     OptimisticTransactionDB, OptimisticTransactionOptions, ReadOptions, Transaction,
     WriteBatchWithTransaction,
@@ -16,6 +16,7 @@ impl Kind for Transactions {
     type Database = OptimisticTransactionDB;
     type Batch<'a> = TransactionBatch<'a>;
     const LINE: &'static str = "batches are transactions of an OptimisticTransactionDB";
+    const POPS: bool = true;
 
     #[inline]
     fn begin<'a>(
@@ -51,6 +52,22 @@ impl Batch for TransactionBatch<'_> {
     #[inline]
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         Ok(self.transaction.delete(key)?)
+    }
+
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        let mut entries = self.transaction.raw_iterator();
+        match end {
+            End::First => entries.seek_to_first(),
+            End::Last => entries.seek_to_last(),
+        }
+        let Some((key, value)) = entries.item() else {
+            entries.status()?;
+            return Ok(false);
+        };
+        look(key, value);
+        self.transaction.delete(key)?;
+        Ok(true)
     }
 
     #[inline]

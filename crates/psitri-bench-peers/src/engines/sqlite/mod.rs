@@ -53,6 +53,8 @@ struct Statements {
     from_key: Statement,
     from_first: Statement,
     from_last: Statement,
+    pop_first: Statement,
+    pop_last: Statement,
     count: Statement,
     begin_write: Statement,
     begin_read: Statement,
@@ -104,6 +106,9 @@ impl Connected {
             from_key: prepare("SELECT k, v FROM kv WHERE k >= ?1 ORDER BY k")?,
             from_first: prepare("SELECT k, v FROM kv ORDER BY k")?,
             from_last: prepare("SELECT k, v FROM kv ORDER BY k DESC")?,
+            // SQLite makes all changes before the first row.
+            pop_first: prepare("DELETE FROM kv WHERE k = (SELECT min(k) FROM kv) RETURNING k, v")?,
+            pop_last: prepare("DELETE FROM kv WHERE k = (SELECT max(k) FROM kv) RETURNING k, v")?,
             count: prepare("SELECT COUNT(*) FROM kv")?,
             begin_write: prepare("BEGIN IMMEDIATE")?,
             begin_read: prepare("BEGIN")?,
@@ -225,6 +230,21 @@ impl Batch for SqliteBatch<'_> {
         let delete = &mut self.connected.statements.delete;
         delete.bind(1, key)?;
         delete.run()
+    }
+
+    #[inline]
+    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+        let statements = &mut self.connected.statements;
+        let pop = match end {
+            End::First => &mut statements.pop_first,
+            End::Last => &mut statements.pop_last,
+        };
+        let found = pop.step();
+        if let Ok(true) = found {
+            look(pop.column(0), pop.column(1));
+        }
+        pop.reset();
+        found
     }
 
     #[inline]
