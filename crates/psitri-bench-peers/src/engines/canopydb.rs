@@ -147,7 +147,10 @@ impl Batch for CanopydbBatch {
                 return Ok(false);
             };
             look(&key, &value);
-            Ok(tree.delete(&key)?)
+            // Both are lent by a page, which must not be shared when it changes.
+            let copied = key.to_vec();
+            drop((key, value));
+            Ok(tree.delete(&copied)?)
         })
     }
 

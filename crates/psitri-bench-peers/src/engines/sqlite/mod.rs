@@ -16,8 +16,8 @@ mod statement;
 
 use anyhow::{Context, Result, ensure};
 use psitri_bench::engine::{
-    Batch, Capabilities, Cursor, Description, Engine, EngineSizes, ReadMode, Settings, Snapshot,
-    SyncMode, Writer,
+    Batch, Capabilities, Cursor, Description, End, Engine, EngineSizes, ReadMode, Settings,
+    Snapshot, SyncMode, Writer,
 };
 use rusqlite::{Connection, OpenFlags};
 use statement::Statement;
