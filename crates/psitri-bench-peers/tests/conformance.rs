@@ -71,7 +71,10 @@ mod mdbx {
 
 #[cfg(feature = "tidesdb")]
 mod tidesdb {
-    psitri_bench::conformance_tests!(psitri_bench_peers::engines::tidesdb::TidesDb);
+    psitri_bench::conformance_tests!(
+        psitri_bench_peers::engines::tidesdb::TidesDb,
+        lacks "pops"
+    );
 }
 
 #[cfg(feature = "sqlite")]

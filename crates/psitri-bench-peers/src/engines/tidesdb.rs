@@ -22,8 +22,8 @@
 use crate::flusher::INTERVAL;
 use anyhow::{Context, Result};
 use psitri_bench::engine::{
-    Batch, Capabilities, Compression, Cursor, Description, End, Engine, EngineSizes, ReadMode,
-    Settings, Snapshot, SyncMode, Writer,
+    Batch, Capabilities, Compression, Cursor, Description, Engine, EngineSizes, ReadMode, Settings,
+    Snapshot, SyncMode, Writer,
 };
 use self_cell::self_cell;
 use std::cell::Cell;
@@ -234,30 +234,18 @@ impl Batch for TidesTransaction<'_> {
     }
 
     #[inline]
-    fn pop(&mut self, end: End, look: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
-        let mut entries = self.entries()?;
-        match end {
-            End::First => entries.seek_to_first()?,
-            End::Last => entries.seek_to_last()?,
-        }
-        if !entries.is_valid() {
-            return Ok(false);
-        }
-        let (key, value) = entries.key_value()?;
-        drop(entries);
-        look(&key, &value);
-        self.delete(&key)?;
-        Ok(true)
-    }
-
-    #[inline]
     fn commit(mut self) -> Result<()> {
         Ok(self.transaction.commit()?)
     }
 }
 
 impl Engine for TidesDb {
-    const CAPABILITIES: Capabilities = Capabilities::FULL;
+    /// Iterators of a transaction see what it wrote, but the way to an end passes everything that was removed there: hundreds of thousands of pops
+    /// would take hours.
+    const CAPABILITIES: Capabilities = Capabilities {
+        pops: false,
+        ..Capabilities::FULL
+    };
 
     type Snapshot<'a> = TidesSnapshot<'a>;
     type Writes<'a> = TidesTransaction<'a>;
