@@ -236,10 +236,8 @@ impl WriterSlot {
     /// Notes that `key` is about to be put or removed.
     #[inline]
     pub fn note_change(&mut self, key: &[u8], kind: Kind) {
-        if let Some(ends) = &mut self.ends
-            && !ends.admit(key, kind)
-        {
-            self.ends = None;
+        if let Some(ends) = &mut self.ends {
+            ends.note_change(key, kind);
         }
     }
 }

@@ -436,7 +436,7 @@ impl Snapshot {
         count::count(self.view(keyspace)?, &lo, hi.as_deref())
     }
 
-    /// Number of keys, as [`count`](Snapshot::count) of everything. Where nothing waits for a merge it is known: no node is read.
+    /// Number of keys, as [`count`](Snapshot::count) of everything. Usually it is known where nothing waits for a merge, and no node is read.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

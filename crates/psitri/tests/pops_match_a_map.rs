@@ -90,8 +90,14 @@ fn step(txn: &mut WriteTxn, keyspace: &Keyspace, map: &mut Map, random: &mut Ran
             map.extend(entries);
         }
         _ => {
+            // Many of the longer values outgrow the buffer.
+            let is_long = random.percent(30);
             for _ in 0..random.below(120) {
-                let (key, value) = (some_key(random), some_value(random));
+                let value = match is_long {
+                    true => vec![random.next() as u8; 4_000],
+                    false => some_value(random),
+                };
+                let key = some_key(random);
                 txn.upsert(keyspace, &key, &value).unwrap();
                 map.insert(key, value);
             }
@@ -118,7 +124,7 @@ fn transaction(db: &Database, keyspace: &Keyspace, map: &mut Map, random: &mut R
 fn whatever_happens_between_pops() {
     let mut random = Random::new(seed(20_261_124));
     for _ in 0..20 {
-        let db = Options::new().buffer_bytes(1 << 20).in_memory().unwrap();
+        let db = Options::new().buffer_bytes(256 << 10).in_memory().unwrap();
         let keyspace = db.create_keyspace("queue").unwrap();
         let mut map = Map::new();
         for _ in 0..60 {
@@ -136,5 +142,29 @@ fn whatever_happens_between_pops() {
         }
         let snapshot = db.snapshot();
         assert_eq!(snapshot.count(&keyspace, ..).unwrap(), map.len() as u64);
+    }
+}
+
+/// Also where all that the transaction did was merged already, and nothing is left to be undone one by one.
+#[test]
+fn a_transaction_that_is_undone_leaves_what_it_popped() {
+    let db = Options::new().buffer_bytes(256 << 10).in_memory().unwrap();
+    let keyspace = db.create_keyspace("queue").unwrap();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    for key in 0..100u8 {
+        txn.upsert(&keyspace, &[key], b"waits").unwrap();
+    }
+    txn.commit().unwrap();
+    // One of these puts is the one that outgrows the buffer.
+    for puts in 20..60u8 {
+        let mut txn = db.begin_direct(&[&keyspace]).unwrap();
+        for key in 0..3u8 {
+            let popped = txn.pop_first(&keyspace).unwrap();
+            assert_eq!(popped.map(|it| it.0), Some(vec![key]), "{puts} puts");
+        }
+        for key in 0..puts {
+            txn.upsert(&keyspace, &[200, key], &[1; 4_000]).unwrap();
+        }
+        txn.abort();
     }
 }

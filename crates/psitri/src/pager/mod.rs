@@ -53,7 +53,7 @@ const GROWTH_SHARE: u64 = 64;
 const PREFETCH_LINES: usize = 10;
 /// Of nodes that are larger than this, because their keys or values are, not all is asked for.
 const WHOLE_LINES_MAX: usize = 128;
-/// From 16 MiB on, the file grows and is written by whole blocks.
+/// From 16 MiB on, the file grows by whole blocks, and sinks fill them.
 const LARGE_FILE_PAGES: u64 = 4096;
 pub(crate) use sink::{Changes, Sink, node_extent, value_extent};
 pub(crate) use superblock::{FORMAT_VERSION, SlotError, Superblock};

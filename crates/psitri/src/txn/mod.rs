@@ -447,6 +447,9 @@ impl WriteTxn {
                 part.guard.buffer = None;
                 part.guard.generation = 0;
             }
+            if let Some(ends) = &mut part.guard.ends {
+                ends.forget_coming();
+            }
             part.core.generation_open.store(0, Ordering::Release);
             if part.expires {
                 part.core.writer_now.store(0, Ordering::Release);
@@ -482,6 +485,11 @@ impl WriteTxn {
             self.db.engine.pager.discard(&private.changes.births);
             self.db.engine.pager.discard(&private.changes.adopted);
             private.changes = Changes::default();
+            if private.merged {
+                for part in &mut self.parts {
+                    part.guard.ends = None;
+                }
+            }
         }
     }
 }

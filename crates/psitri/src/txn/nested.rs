@@ -148,7 +148,9 @@ impl Part {
     /// Undoes steps, newest first, until `mark` are left.
     pub(super) fn undo_to(&mut self, mark: usize) {
         let slot = &mut *self.guard;
-        slot.ends = None;
+        if slot.touched.len() > mark {
+            slot.ends = None;
+        }
         while slot.touched.len() > mark {
             let step = slot
                 .touched

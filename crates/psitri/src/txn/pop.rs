@@ -1,19 +1,20 @@
 //! Pops: an end of a keyspace is read and removed at once, by queues say.
 //!
-//! What lies beyond the keys that were popped is known to be dead, and what comes next is read ahead, more of it with every pop: a pop then costs what
+//! What lies beyond the keys that were popped is known to be dead, and what comes next is read ahead, more of it each time: a pop then costs what
 //! a removal does.
 //!
 //! # Invariants
-//! (1) `Ends` of a keyspace say where nothing lives in what the holder of its write lock sees. A put inside of them, and undoing anything,
+//! (1) `Ends` of a keyspace say where nothing lives in what the holder of its write lock sees. A put beyond them moves them, undoing anything
 //!     forgets them; so does a time before the one at which that was seen. They belong to the write lock, not to a transaction: a queue that is
 //!     emptied by one transaction an entry does not pass by what was popped before, again and again.
 //! (2) What is `Coming` is all that lives from its end of the keyspace to the last of its keys, as the holder of the write lock sees it. Whatever
-//!     changes a key there, or many keys at once, forgets it. Where entries expire, nothing is read ahead.
+//!     changes a key there, or many keys at once, forgets it; so does the end of the transaction, as there may be many keyspaces. Where entries
+//!     expire, nothing is read ahead.
 //!
 //! # Failure modes
-//! A pop that fails forgets the ends; so it may be repeated.
+//! A pop that fails forgets the ends; so it may be repeated. What fails while reading ahead ends that, and shows when the entry is popped.
 
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 use super::WriteTxn;
 use crate::{
@@ -26,15 +27,18 @@ const AHEAD_MAX: usize = 64;
 /// Most bytes of their keys and values.
 const AHEAD_BYTES: usize = 16 << 10;
 
+/// Most times that nothing is read ahead, after what was read ahead had to be forgotten.
+const PAUSES_MAX: usize = 64;
+
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
 /// Parts of a keyspace without a live key, and what is next to them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Ends {
     /// There is none below this one.
     before: Vec<u8>,
-    /// There is none above this one; all there are, if it is `None`.
+    /// There is none above this one; any number, if it is `None`.
     after: Option<Vec<u8>>,
     /// Latest time at which that was seen, in a keyspace whose entries expire: before it some may be live still.
     now: u64,
@@ -43,17 +47,27 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Notes that `key` is about to be put or removed. False if there are no such ends then.
+    /// Notes that `key` is about to be put or removed.
     #[inline]
-    pub fn admit(&mut self, key: &[u8], kind: Kind) -> bool {
-        let is_beyond =
-            key < &*self.before || self.after.as_ref().is_some_and(|after| key > &**after);
-        if is_beyond && kind != Kind::Tombstone {
-            return false;
+    pub fn note_change(&mut self, key: &[u8], kind: Kind) {
+        let is_below = key < &*self.before;
+        let is_above = self.after.as_ref().is_some_and(|after| key > &**after);
+        if is_below | is_above {
+            if kind == Kind::Tombstone {
+                return;
+            }
+            self.set_end(key, is_below);
         }
         self.note_at_first(key);
         self.note_at_last(key);
-        true
+    }
+
+    /// Notes that nothing lives beyond `key`.
+    fn set_end(&mut self, key: &[u8], first: bool) {
+        match first {
+            true => key.clone_into(&mut self.before),
+            false => key.clone_into(self.after.get_or_insert_default()),
+        }
     }
 
     #[inline]
@@ -70,20 +84,17 @@ impl Ends {
         }
     }
 
-    /// Notes that any keys are about to be removed.
-    pub fn note_removals(&mut self) {
-        self.first.forget();
-        self.last.forget();
+    /// Forgets what was read ahead: any keys are about to be removed, or the transaction ends.
+    pub fn forget_coming(&mut self) {
+        (self.first, self.last) = Default::default();
     }
 
     /// Notes what was popped. The other end may have been waiting for the same entry.
     fn note_popped(&mut self, key: &[u8], first: bool) {
-        if first {
-            key.clone_into(&mut self.before);
-            self.note_at_last(key);
-        } else {
-            key.clone_into(self.after.get_or_insert_default());
-            self.note_at_first(key);
+        self.set_end(key, first);
+        match first {
+            true => self.note_at_last(key),
+            false => self.note_at_first(key),
         }
     }
 
@@ -96,36 +107,46 @@ impl Ends {
 }
 
 /// Entries that the next pops at one end will find.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Coming {
     bytes: Vec<u8>,
     /// Where in `bytes` their keys and values are, in the order of the pops.
     places: Vec<(Range<usize>, Range<usize>)>,
     /// How many of them were popped.
     popped: usize,
-    /// How many to read the next time: twice as many as the last, if nothing was in the way since.
+    /// How many to read ahead the next time; grows as long as they are popped.
     wanted: usize,
+    /// How many times not to read ahead, and how many it will be when entries have to be forgotten again.
+    pauses: usize,
+    pauses_next: usize,
 }
 
 impl Coming {
+    /// Reading ahead was for nothing.
     fn forget(&mut self) {
-        self.places.clear();
-        self.popped = 0;
-        self.wanted = 0;
+        if !self.places.is_empty() {
+            let pauses_next = (2 * self.pauses_next + 1).min(PAUSES_MAX);
+            *self = Coming {
+                pauses: self.pauses_next,
+                pauses_next,
+                ..Coming::default()
+            };
+        }
     }
 
     /// The key that is furthest from the end.
     #[inline]
     fn furthest(&self) -> Option<&[u8]> {
-        let (key, _) = self.places[self.popped..].last()?;
+        let (key, _) = self.places.last()?;
         Some(&self.bytes[key.clone()])
     }
 
-    /// Makes room for more. Returns for how many.
+    /// How many entries to read ahead.
     fn grow(&mut self) -> usize {
-        self.bytes.clear();
-        self.places.clear();
-        self.popped = 0;
+        if self.pauses > 0 {
+            self.pauses -= 1;
+            return 0;
+        }
         let wanted = self.wanted;
         self.wanted = (2 * wanted + 1).min(AHEAD_MAX);
         wanted
@@ -149,10 +170,16 @@ impl Coming {
     }
 
     fn pop(&mut self) -> Option<Entry> {
-        let (key, value) = self.places.get(self.popped)?;
-        let (key, value) = (key.clone(), value.clone());
+        let (key, value) = self.places.get(self.popped)?.clone();
+        let popped = (self.bytes[key].to_vec(), self.bytes[value].to_vec());
         self.popped += 1;
-        Some((self.bytes[key].to_vec(), self.bytes[value].to_vec()))
+        if self.popped == self.places.len() {
+            *self = Coming {
+                wanted: self.wanted,
+                ..Coming::default()
+            };
+        }
+        Some(popped)
     }
 }
 
@@ -210,11 +237,8 @@ impl WriteTxn {
             return Ok(None);
         };
         self.put(index, &key, Kind::Tombstone, &[])?;
-        // A spill that failed has undone the transaction.
-        if let Some(part) = self.parts.get_mut(index) {
-            ends.note_popped(&key, first);
-            part.guard.ends = Some(ends);
-        }
+        ends.note_popped(&key, first);
+        self.parts[index].guard.ends = Some(ends);
         Ok(Some((key, value)))
     }
 
@@ -226,32 +250,43 @@ impl WriteTxn {
         ends: &mut Ends,
         first: bool,
     ) -> Result<Option<Entry>> {
-        let mut cursor = self.cursor(keyspace)?;
-        let mut found = match (first, &ends.after) {
-            (true, _) => cursor.seek(&ends.before)?,
-            (false, Some(after)) => cursor.seek_back(after)?,
-            (false, None) => cursor.seek_last()?,
+        let after = ends.after.as_deref();
+        let mut cursor = self.cursor(keyspace)?.with_range((
+            Bound::Included(&*ends.before),
+            after.map_or(Bound::Unbounded, Bound::Included),
+        ));
+        let mut found = match first {
+            true => cursor.seek_first()?,
+            false => cursor.seek_last()?,
         };
-        let next = cursor
-            .entry()
-            .map(|(key, value)| (key.to_vec(), value.to_vec()));
+        let Some((key, value)) = cursor.entry() else {
+            return Ok(None);
+        };
+        let next = (key.to_vec(), value.to_vec());
         let coming = ends.coming(first);
         let wanted = match self.parts[index].expires {
             true => 0,
             false => coming.grow(),
         };
         let own = self.own_buffer(index);
-        while found && coming.len() < wanted {
-            found = match first {
-                true => cursor.next()?,
-                false => cursor.prev()?,
+        while coming.len() < wanted {
+            let step = match first {
+                true => cursor.next(),
+                false => cursor.prev(),
             };
+            // What is wrong there is told to who asks for it.
+            let Ok(is_found) = step else { break };
+            found = is_found;
             if !cursor.entry().is_some_and(|it| coming.push(it)) {
                 break;
             }
             // Where the tombstone will be put.
             own.prefetch_directory(&[hash_of(cursor.key())]);
         }
-        Ok(next)
+        if !found {
+            let furthest = coming.furthest().unwrap_or(&next.0).to_vec();
+            ends.set_end(&furthest, !first);
+        }
+        Ok(Some(next))
     }
 }

@@ -281,7 +281,7 @@ impl WriteTxn {
         let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
         if let Some(ends) = &mut part.guard.ends {
-            ends.note_removals();
+            ends.forget_coming();
         }
         for entry in own {
             part.write(entry, Kind::Tombstone, &[], reserve)?;
