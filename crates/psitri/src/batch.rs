@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 use crate::{
     Durability, Expiry, Keyspace, Result, WriteTxn,
     database::{Database, DatabaseCore},
+    engine::Engine,
+    state::{Generation, State},
     sync::{Arc, Condvar, Mutex},
     txn::{BatchStep, TxnKind, VALUE_BUFFERED_BYTES_MAX, outgrows_buffer},
 };
@@ -323,9 +325,35 @@ impl WriteBatch {
         }))
     }
 
-    /// Whether it would outgrow the buffer, and need not go through it.
-    fn passes_buffer(&self, buffer_bytes: usize) -> bool {
-        !self.has_ranges && outgrows_buffer(self.steps, self.buffered_bytes, buffer_bytes)
+    /// Whether it is not to go through the buffer: it would outgrow it, or is most of what its keyspaces will hold, which is merged sooner than
+    /// it is put into a buffer in order.
+    fn passes_buffer(&self, engine: &Engine) -> bool {
+        if self.has_ranges {
+            return false;
+        }
+        let buffer_bytes = engine.options.buffer_bytes;
+        outgrows_buffer(self.steps, self.buffered_bytes, buffer_bytes)
+            || (self.steps >= FILL_STEPS_MIN && self.fills(&engine.states.current()))
+    }
+
+    /// Whether its keyspaces have few entries beside its steps, and none that wait to be merged.
+    fn fills(&self, state: &State) -> bool {
+        let mut entries = 0;
+        for keyspace in &self.keyspaces {
+            let (slot, id) = (keyspace.core.slot, keyspace.core.id);
+            let Some(keyspace) = state.keyspace(slot, id) else {
+                return false;
+            };
+            let is_waiting = |generation: &Arc<Generation>| {
+                generation.id > keyspace.generation_merged
+                    && (generation.buffer(slot)).is_some_and(|buffer| !buffer.is_empty())
+            };
+            if state.generations.iter().any(is_waiting) {
+                return false;
+            }
+            entries += keyspace.root.keys;
+        }
+        entries <= self.steps as u64 / 2
     }
 
     /// The keyspaces it writes to: two handles may be of one.
@@ -363,6 +391,9 @@ impl BatchEntry<'_> {
 /// How many steps ahead of its search a key is asked for: first its place in the directory, halfway its entry. The misses of several steps overlap
 /// then; those of searches that follow one another do not. Batches of a few steps are not worth it.
 const STEPS_AHEAD: usize = 16;
+
+/// Steps from which a batch may fill a keyspace past the buffer. Fewer are not worth a root of their own.
+const FILL_STEPS_MIN: usize = 4096;
 
 /// Batches that wait for a leader.
 #[derive(Default)]
@@ -414,7 +445,7 @@ impl Database {
         if batch.is_empty() {
             return self.core.engine.check_writable();
         }
-        if batch.passes_buffer(self.core.engine.options.buffer_bytes) {
+        if batch.passes_buffer(&self.core.engine) {
             return self.write_past_buffer(&batch);
         }
         let queue = &self.core.batches;
@@ -471,7 +502,7 @@ impl Database {
         }
     }
 
-    /// Writes a batch that would outgrow the buffer, as a direct transaction: it would end as one after going through two buffers.
+    /// Writes a batch as a direct transaction. One that would outgrow the buffer would end as one after going through two buffers.
     fn write_past_buffer(&self, batch: &WriteBatch) -> Result<()> {
         let keyspaces = batch.distinct_keyspaces();
         let mut txn = WriteTxn::begin(&self.core, &keyspaces, TxnKind::Direct)?;

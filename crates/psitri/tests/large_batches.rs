@@ -5,7 +5,7 @@ mod common;
 
 use common::{Random, seed};
 use psitri::{
-    Database, Durability, Error, Expiry, Keyspace, KeyspaceOptions, Options, WriteBatch,
+    Database, Durability, Error, Expiry, Keyspace, KeyspaceOptions, Options, Stats, WriteBatch,
     storage::sim::SimStorage,
 };
 use std::{
@@ -153,6 +153,61 @@ fn they_survive_kills_and_power_losses() {
         drop((tables, db));
         let db = open(&left);
         check(&db, &tables_again(&db), &model);
+    }
+}
+
+/// A batch that fits the buffer, into keyspaces with nothing or little in them.
+#[test]
+fn one_that_fills_keyspaces_goes_past_the_buffer() {
+    for power in [false, true] {
+        let mut random = Random::new(seed(27));
+        let disk = SimStorage::new(random.next());
+        let open = |disk: &SimStorage| {
+            let options = Options::new().buffer_bytes(8 << 20);
+            Database::open_on(Arc::new(disk.clone()), options).unwrap()
+        };
+        let db = open(&disk);
+        let tables = tables(&db);
+        let mut model = Model::new();
+        let mut write = |steps: usize| {
+            let mut batch = WriteBatch::new();
+            for _ in 0..steps {
+                step(&mut random, &mut batch, &tables, &mut model);
+            }
+            batch.durability(match power {
+                true => Durability::Sync,
+                false => Durability::None,
+            });
+            let before = db.stats().unwrap();
+            db.write(batch).unwrap();
+            let after = db.stats().unwrap();
+            // Either the trees or the buffer have got it.
+            let trees = after.tree_version > before.tree_version;
+            let buffered = |stats: &Stats| -> u64 {
+                (stats.keyspaces.iter())
+                    .map(|keyspace| keyspace.entries_buffered)
+                    .sum()
+            };
+            assert_ne!(trees, buffered(&after) > buffered(&before));
+            trees
+        };
+        assert!(write(5_000));
+        assert!(write(3 * STEPS), "there are half as many entries at most");
+        assert!(!write(5_000), "there are more now");
+        assert!(!write(100));
+        assert!(!write(5 * STEPS), "entries wait to be merged");
+        db.checkpoint().unwrap();
+        assert!(!write(STEPS), "there are many entries");
+        check(&db, &tables, &model);
+        disk.crash_now();
+        let left = match power {
+            true => disk.crash(random.next()),
+            false => disk.process_crash(random.next()),
+        };
+        drop((tables, db));
+        let db = open(&left);
+        check(&db, &tables_again(&db), &model);
+        assert!(db.verify().unwrap().errors.is_empty());
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// Notes that `key` is about to be put or removed.
-    #[inline]
+    #[inline(never)]
     pub fn note_change(&mut self, key: &[u8], kind: Kind) {
         let is_below = key < &*self.before;
         let is_above = self.after.as_ref().is_some_and(|after| key > &**after);
