@@ -38,9 +38,22 @@ use crate::{
 #[derive(Clone)]
 pub struct Database {
     pub(crate) core: Arc<DatabaseCore>,
+    holds: Arc<[Arc<Hold>; HOLDS]>,
 }
 
+/// What snapshots keep a database open by. There are several, so that readers do not wait for one another's changes of one count of references:
+/// each uses the one of its pin's cell, as cells are its thread's as a rule.
+#[repr(align(128))] // behind a count that others change
+pub(crate) struct Hold {
+    pub engine: Arc<Engine>,
+    /// Last: closing is its business.
+    _core: Arc<DatabaseCore>,
+}
+
+const HOLDS: usize = 16;
+
 /// What handles, snapshots and transactions keep open.
+#[repr(align(128))] // as `Hold`
 pub(crate) struct DatabaseCore {
     pub engine: Arc<Engine>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -56,6 +69,12 @@ impl std::fmt::Debug for Database {
 }
 
 impl Database {
+    /// What a pin's owner keeps the database open by.
+    #[inline]
+    pub(crate) fn hold(&self, cell: u32) -> &Arc<Hold> {
+        &self.holds[cell as usize % HOLDS]
+    }
+
     /// Opens the database in directory `path` with default options; creates it if there is none.
     ///
     /// ```
@@ -131,9 +150,15 @@ impl Database {
             engine.note_failure(&error);
         }
         engine.merge_what_was_replayed();
-        Ok(Database {
-            core: Arc::new(core),
-        })
+        let core = Arc::new(core);
+        let hold = || {
+            Arc::new(Hold {
+                engine: Arc::clone(&core.engine),
+                _core: Arc::clone(&core),
+            })
+        };
+        let holds = Arc::new(std::array::from_fn(|_| hold()));
+        Ok(Database { core, holds })
     }
 
     /// The keyspace `name`; created if there is none. Names are 1 to 255 bytes of UTF-8.
@@ -447,7 +472,7 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn snapshot_with(&self, mode: ReadMode) -> Snapshot {
-        Snapshot::new(&self.core, mode)
+        Snapshot::new(self, mode)
     }
 
     /// The newest committed value of a key, copied. A [`Snapshot`] reads without a copy.

@@ -27,7 +27,7 @@ use crate::{
     saved::SavedSnapshot,
     state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, Reach, State},
     storage::{Storage, StorageError, StorageLock},
-    sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, RwLock},
+    sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, OwnLines, RwLock},
     tree::Root,
     wal::{Wal, WalError, WalShared},
 };
@@ -93,18 +93,19 @@ pub(crate) struct Engine {
     pub beside_writer: bool,
     pub in_memory: bool,
     pub pager: Pager,
-    pub states: Registry<State>,
+    pub states: OwnLines<Registry<State>>,
     /// Id of the active generation; stored before the state that has it is published.
     pub generation_active: AtomicU64,
-    pub visible_csn: AtomicU64,
-    pub commits: Mutex<Commits>,
+    /// Stored by each commit, and looked at by each reader.
+    pub visible_csn: OwnLines<AtomicU64>,
+    pub commits: OwnLines<Mutex<Commits>>,
     pub log: Option<Arc<WalShared>>,
     pub tree: Mutex<TreeState>,
     pub layers: Mutex<()>,
     pub keyspaces: RwLock<Names>,
     pub pool: Arc<ArenaPool>,
     pub signals: Signals,
-    pub counters: Counters,
+    pub counters: OwnLines<Counters>,
     #[cfg(feature = "metrics")]
     pub metrics: crate::metrics::Metrics,
     /// Whether the active buffer may be half full.
@@ -234,20 +235,20 @@ impl Engine {
             in_memory: kind == EngineKind::Memory,
             pager,
             generation_active: AtomicU64::new(state.active().id),
-            states: Registry::new(Box::new(state)),
-            visible_csn: AtomicU64::new(csn),
+            states: OwnLines(Registry::new(Box::new(state))),
+            visible_csn: OwnLines(AtomicU64::new(csn)),
             log: log.as_ref().map(|log| Arc::clone(log.shared())),
-            commits: Mutex::new(Commits {
+            commits: OwnLines(Mutex::new(Commits {
                 log,
                 csn_next: csn + 1,
                 waiting: Default::default(),
-            }),
+            })),
             tree: Mutex::new(tree),
             layers: Mutex::new(()),
             keyspaces: RwLock::new(keyspaces),
             pool,
             signals: Signals::default(),
-            counters: Counters::new(csn, opened_lsn),
+            counters: OwnLines(Counters::new(csn, opened_lsn)),
             #[cfg(feature = "metrics")]
             metrics: crate::metrics::Metrics::new(storage.describe()),
             is_filling: AtomicBool::new(true),

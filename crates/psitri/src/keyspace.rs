@@ -13,7 +13,7 @@ use crate::{
     buffer::{BufferWriter, EntryRef, Kind, TombstoneRef, VersionRef},
     error::Error,
     expiry::millis,
-    sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock},
+    sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, OwnLines, RwLock},
     txn::Ends,
     wal::ops::OpsBuilder,
 };
@@ -186,7 +186,8 @@ impl fmt::Debug for Keyspace {
     }
 }
 
-/// What all handles of one keyspace share.
+/// What all handles of one keyspace share. Writers count their references to it all the time: aligned, it has lines of its own behind the count.
+#[repr(align(128))]
 pub(crate) struct KeyspaceCore {
     pub id: u32,
     pub slot: u32,
@@ -203,7 +204,7 @@ pub(crate) struct KeyspaceCore {
     /// The write lock. Held by the one transaction that may write here.
     pub writer: Arc<Mutex<WriterSlot>>,
     /// Generation that the holder of the write lock writes to; 0 while it is unknown or nobody holds the lock.
-    pub generation_open: AtomicU64,
+    pub generation_open: OwnLines<AtomicU64>,
     /// Time that the holder of the write lock goes by, if entries expire; 0 while it goes by none. See invariant (4) of `expiry.rs`.
     pub writer_now: AtomicU64,
 }
@@ -272,7 +273,7 @@ impl KeyspaceCore {
             has_subtrees: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
             writer: Arc::default(),
-            generation_open: AtomicU64::new(0),
+            generation_open: OwnLines::default(),
             writer_now: AtomicU64::new(0),
         }
     }

@@ -392,6 +392,12 @@ unsafe impl<T: Send + Sync> Send for RawPin<T> {}
 unsafe impl<T: Send + Sync> Sync for RawPin<T> {}
 
 impl<T> RawPin<T> {
+    /// The cell that it has.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// The state.
     ///
     /// # Safety

@@ -162,7 +162,7 @@ impl Database {
         // Under the lock, so that the pin comes before the version that drops it.
         let tree = self.core.engine.tree.lock();
         let saved = tree.saved.get(name).ok_or_else(|| not_found(name))?;
-        Ok(Snapshot::of_saved(&self.core, Arc::clone(saved)))
+        Ok(Snapshot::of_saved(self, Arc::clone(saved)))
     }
 
     /// All saved snapshots, by name.

@@ -7,7 +7,7 @@ use crate::{
     buffer::{PREFETCH_KEYS_MAX, hashes_of},
     count,
     cursor::key_range,
-    database::DatabaseCore,
+    database::{Database, Hold},
     error::Error,
     expiry::Moment,
     keyspace::{KeyspaceCore, Place},
@@ -49,25 +49,25 @@ pub struct Snapshot {
     /// What it reads instead of the pinned state's keyspaces, if it was opened by name.
     saved: Option<Arc<SavedSnapshot>>,
     now: Moment,
-    db: Arc<DatabaseCore>,
+    db: Arc<Hold>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(db: &Arc<DatabaseCore>, mode: ReadMode) -> Snapshot {
-        let engine = &db.engine;
+    pub(crate) fn new(db: &Database, mode: ReadMode) -> Snapshot {
+        let engine = &db.core.engine;
         let (pin, csn) = engine.states.acquire_raw(&engine.visible_csn);
         Snapshot {
+            db: Arc::clone(db.hold(pin.index())),
             pin: Some(pin),
             csn,
             mode,
             saved: None,
             now: Moment::default(),
-            db: Arc::clone(db),
         }
     }
 
     /// Call under the lock that orders tree versions, while there is such a saved snapshot: its nodes live until a later version.
-    pub(crate) fn of_saved(db: &Arc<DatabaseCore>, saved: Arc<SavedSnapshot>) -> Snapshot {
+    pub(crate) fn of_saved(db: &Database, saved: Arc<SavedSnapshot>) -> Snapshot {
         let mut snapshot = Snapshot::new(db, ReadMode::Latest);
         snapshot.csn = saved.csn;
         // What had expired then has, and nothing else.

@@ -27,7 +27,7 @@ use crate::{
     buffer::{ARENA_BYTES_MAX, Arena, KeyspaceBuffer},
     keyspace::KeyspaceCore,
     node::{SubtreeRef, ValuePointer},
-    sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering},
+    sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, OwnLines},
     tree::Root,
 };
 
@@ -132,6 +132,13 @@ impl Reach {
     }
 }
 
+/// What each commit stores in its generation. The other fields are what readers go by.
+#[derive(Default)]
+struct LastCommit {
+    csn: AtomicU64,
+    end_lsn: AtomicU64,
+}
+
 /// One filling of the write buffer: an arena, and a radix tree for each keyspace that has writes in it.
 pub(crate) struct Generation {
     pub id: u64,
@@ -141,8 +148,7 @@ pub(crate) struct Generation {
     /// Log position of the first commit in it; `u64::MAX` before there is one.
     pub first_lsn: AtomicU64,
     /// The newest commit in it, and the end of its record; see [`Generation::reach`].
-    csn_last: AtomicU64,
-    end_lsn: AtomicU64,
+    last: OwnLines<LastCommit>,
     /// Values that committed transactions wrote straight to the data file.
     pub large_values: Mutex<Vec<(u32, ValuePointer)>>,
     /// Bytes of all such values so far.
@@ -173,8 +179,7 @@ impl Generation {
             buffers: Box::new([const { OnceLock::new() }; TABLE_WIDTH]),
             slots: Mutex::new(Vec::new()),
             first_lsn: AtomicU64::new(u64::MAX),
-            csn_last: AtomicU64::new(0),
-            end_lsn: AtomicU64::new(0),
+            last: OwnLines::default(),
             large_values: Mutex::new(Vec::new()),
             large_bytes: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
@@ -243,14 +248,14 @@ impl Generation {
         if self.first_lsn.load(Ordering::Relaxed) == u64::MAX {
             self.first_lsn.store(record.start, Ordering::Release);
         }
-        self.end_lsn.store(record.end, Ordering::Relaxed);
-        self.csn_last.store(csn, Ordering::Release);
+        self.last.end_lsn.store(record.end, Ordering::Relaxed);
+        self.last.csn.store(csn, Ordering::Release);
     }
 
     /// How far the commits in it reach. Beside a commit the end may be that of a later one.
     pub fn reach(&self) -> Reach {
-        let csn = self.csn_last.load(Ordering::Acquire);
-        let lsn = self.end_lsn.load(Ordering::Relaxed);
+        let csn = self.last.csn.load(Ordering::Acquire);
+        let lsn = self.last.end_lsn.load(Ordering::Relaxed);
         Reach { csn, lsn }
     }
 }

@@ -22,6 +22,20 @@ pub use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
+/// A value in cache lines that hold nothing else (two, because they are fetched in pairs): who writes it does not take from others what lies beside it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct OwnLines<T>(pub T);
+
+impl<T> std::ops::Deref for OwnLines<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// The fence that a `SeqCst` read-modify-write already is.
 ///
 /// The C++ and Rust memory models order `SeqCst` operations among themselves, so the callers need nothing more than

@@ -26,7 +26,7 @@
 use super::error::BufferError;
 #[cfg(loom)]
 use crate::sync::AtomicU32;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, OwnLines};
 use std::time::Duration;
 
 /// Granularity of references.
@@ -55,9 +55,9 @@ pub struct Arena {
     memory: Mapping,
     bytes_max: u64,
     /// End of the part that was handed out.
-    next: AtomicU64,
+    next: OwnLines<AtomicU64>,
     /// See [`Arena::charge`].
-    charged: AtomicU64,
+    charged: OwnLines<AtomicU64>,
     /// End of the part that was touched ahead of the writers.
     populated: AtomicU64,
     /// A huge page was found to be dear.
@@ -82,8 +82,8 @@ impl Arena {
         Ok(Arena {
             memory: Mapping::new(bytes)?,
             bytes_max: bytes as u64,
-            next: AtomicU64::new(RESERVED_BYTES),
-            charged: AtomicU64::new(0),
+            next: OwnLines(AtomicU64::new(RESERVED_BYTES)),
+            charged: OwnLines::default(),
             populated: AtomicU64::new(0),
             is_small: AtomicBool::new(false),
             passed: AtomicU64::new(0),

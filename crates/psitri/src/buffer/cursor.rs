@@ -280,7 +280,7 @@ impl<'b> BufferCursor<'b> {
     #[inline(always)]
     fn is_outdated(&self) -> bool {
         self.csn_max == CSN_UNCOMMITTED
-            && self.entries_seen != self.buffer.entries.load(Ordering::Relaxed)
+            && self.entries_seen != self.buffer.written.entries.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -293,7 +293,7 @@ impl<'b> BufferCursor<'b> {
         self.entry = 0;
         (self.ahead.next, self.ahead.count, self.ahead.low) = (0, 0, 0);
         self.ahead.want = 1;
-        self.entries_seen = self.buffer.entries.load(Ordering::Relaxed);
+        self.entries_seen = self.buffer.written.entries.load(Ordering::Relaxed);
         self.buffer.root.load(Ordering::Acquire)
     }
 }

@@ -18,7 +18,7 @@ use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
 use super::node::{self, Node};
 use super::range_tombstones::{RangeTombstone, RangeTombstones};
 use super::writer::BufferWriter;
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering, OwnLines};
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
@@ -64,10 +64,16 @@ pub struct KeyspaceBuffer {
     pub(super) range_tombstones: RangeTombstones,
     arena: Arc<Arena>,
     pub(super) entries_expected: u64,
-    pub(super) entries: AtomicU64,
-    pub(super) bytes: AtomicU64,
-    pub(super) csn_last: AtomicU64,
     pub(super) has_writer: AtomicBool,
+    pub(super) written: OwnLines<Written>,
+}
+
+/// What the writer stores all the time. The other fields are what readers go by.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub entries: AtomicU64,
+    pub bytes: AtomicU64,
+    pub csn_last: AtomicU64,
 }
 
 impl KeyspaceBuffer {
@@ -84,10 +90,8 @@ impl KeyspaceBuffer {
             entries_expected,
             range_tombstones: RangeTombstones::new(),
             arena,
-            entries: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            csn_last: AtomicU64::new(0),
             has_writer: AtomicBool::new(false),
+            written: OwnLines::default(),
         })
     }
 
@@ -154,9 +158,9 @@ impl KeyspaceBuffer {
 
     pub fn stats(&self) -> BufferStats {
         BufferStats {
-            entries: self.entries.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            csn_last: self.csn_last.load(Ordering::Relaxed),
+            entries: self.written.entries.load(Ordering::Relaxed),
+            bytes: self.written.bytes.load(Ordering::Relaxed),
+            csn_last: self.written.csn_last.load(Ordering::Relaxed),
         }
     }
 

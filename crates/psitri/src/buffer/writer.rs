@@ -320,8 +320,8 @@ impl BufferWriter {
 
     #[inline(always)]
     fn raise_csn_last(&self, csn: u64) {
-        if csn > self.buffer.csn_last.load(Ordering::Relaxed) {
-            self.buffer.csn_last.store(csn, Ordering::Relaxed);
+        if csn > self.buffer.written.csn_last.load(Ordering::Relaxed) {
+            self.buffer.written.csn_last.store(csn, Ordering::Relaxed);
         }
     }
 
@@ -369,8 +369,8 @@ impl BufferWriter {
         self.chunk = self.buffer.arena().claim(bytes, want)?;
         self.chunk_bytes_next = (2 * self.chunk_bytes_next).min(CHUNK_BYTES_MAX);
         let taken = self.chunk.end - self.chunk.start;
-        let bytes = self.buffer.bytes.load(Ordering::Relaxed) + taken;
-        self.buffer.bytes.store(bytes, Ordering::Relaxed);
+        let bytes = self.buffer.written.bytes.load(Ordering::Relaxed) + taken;
+        self.buffer.written.bytes.store(bytes, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -81,15 +81,15 @@ impl BufferWriter {
     }
 
     fn entries(&self) -> u64 {
-        self.buffer.entries.load(Ordering::Relaxed)
+        self.buffer.written.entries.load(Ordering::Relaxed)
     }
 
     /// Arena memory for a table; `None` if there is no room.
     fn claim_table(&self, slots: u64) -> Option<Table<'_>> {
         let bytes = directory::table_bytes(slots);
         let chunk = self.buffer.arena().claim(bytes, bytes).ok()?;
-        let taken = self.buffer.bytes.load(Ordering::Relaxed) + bytes;
-        self.buffer.bytes.store(taken, Ordering::Relaxed);
+        let taken = self.buffer.written.bytes.load(Ordering::Relaxed) + bytes;
+        self.buffer.written.bytes.store(taken, Ordering::Relaxed);
         Some(Table::create(self.memory(), chunk.start as usize, slots))
     }
 
@@ -263,8 +263,11 @@ impl BufferWriter {
     }
 
     fn count_entry(&self) {
-        let entries = self.buffer.entries.load(Ordering::Relaxed) + 1;
-        self.buffer.entries.store(entries, Ordering::Relaxed);
+        let entries = self.buffer.written.entries.load(Ordering::Relaxed) + 1;
+        self.buffer
+            .written
+            .entries
+            .store(entries, Ordering::Relaxed);
     }
 }
 
