@@ -25,6 +25,7 @@ pub use loom::sync::atomic::{
 /// A value in cache lines that hold nothing else (two, because they are fetched in pairs): who writes it does not take from others what lies beside it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[allow(dead_code)] // for the modules that use it
 pub struct OwnLines<T>(pub T);
 
 impl<T> std::ops::Deref for OwnLines<T> {
