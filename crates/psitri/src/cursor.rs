@@ -59,6 +59,8 @@ pub struct Cursor<'a> {
     tree: TreeCursor<'a>,
     lo: Vec<u8>,
     hi: Option<Vec<u8>>,
+    /// Where keys live at all, from the first to before the second: bounds that no other ones exceed.
+    living: (&'a [u8], Option<&'a [u8]>),
     /// The source that stands on the position's key.
     at: At,
     value: &'a [u8],
@@ -124,6 +126,7 @@ impl<'a> Cursor<'a> {
             layers,
             lo: Vec::new(),
             hi: None,
+            living: (&[], None),
             at: At::Nowhere,
             value: &[],
             expires: 0,
@@ -152,10 +155,9 @@ impl<'a> Cursor<'a> {
     /// assert_eq!(cursor.key(), b"b");
     /// # Ok(()) }
     /// ```
-    pub fn with_range<'k>(mut self, range: impl RangeBounds<&'k [u8]>) -> Cursor<'a> {
-        (self.lo, self.hi) = key_range(&range);
-        self.at = At::Nowhere;
-        self
+    pub fn with_range<'k>(self, range: impl RangeBounds<&'k [u8]>) -> Cursor<'a> {
+        let (lo, hi) = key_range(&range);
+        self.bounded(lo, hi)
     }
 
     /// Keeps the cursor inside the keys that begin with `prefix`. It loses its position.
@@ -176,11 +178,29 @@ impl<'a> Cursor<'a> {
     /// assert!(!cursor.next()?);
     /// # Ok(()) }
     /// ```
-    pub fn with_prefix(mut self, prefix: &[u8]) -> Cursor<'a> {
-        self.lo = prefix.to_vec();
-        self.hi = prefix_end(prefix);
+    pub fn with_prefix(self, prefix: &[u8]) -> Cursor<'a> {
+        self.bounded(prefix.to_vec(), prefix_end(prefix))
+    }
+
+    fn bounded(mut self, mut lo: Vec<u8>, mut hi: Option<Vec<u8>>) -> Cursor<'a> {
+        let (first, end) = self.living;
+        if *lo < *first {
+            first.clone_into(&mut lo);
+        }
+        if let Some(end) = end
+            && hi.as_deref().is_none_or(|hi| hi > end)
+        {
+            hi = Some(end.to_vec());
+        }
+        (self.lo, self.hi) = (lo, hi);
         self.at = At::Nowhere;
         self
+    }
+
+    /// Keeps the cursor from `first` to before `end`, whatever its bounds will be.
+    pub(crate) fn living_within(mut self, first: &'a [u8], end: Option<&'a [u8]>) -> Cursor<'a> {
+        self.living = (first, end);
+        self.bounded(Vec::new(), None)
     }
 
     /// Whether the cursor is on an entry.

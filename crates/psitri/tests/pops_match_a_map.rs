@@ -1,11 +1,12 @@
-//! Pops read ahead, so whatever else a transaction does must show in what they find: against a `BTreeMap` that is popped the same way.
+//! Pops read ahead and are owed, so whatever else a transaction does must show in what they find, and they in whatever it reads: against a
+//! `BTreeMap` that is popped the same way.
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use common::{Random, seed};
-use psitri::{Database, Keyspace, Options, WriteTxn};
+use psitri::{Database, KEY_BYTES_MAX, Keyspace, Options, WriteTxn, storage::sim::SimStorage};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -16,6 +17,7 @@ fn some_key(random: &mut Random) -> Vec<u8> {
         0 => Vec::new(),
         1 => vec![number, 0],
         2 => vec![number / 16],
+        3 if number == 77 => vec![255; KEY_BYTES_MAX],
         _ => vec![number],
     }
 }
@@ -29,10 +31,51 @@ fn some_value(random: &mut Random) -> Vec<u8> {
     vec![random.next() as u8; bytes]
 }
 
+/// What a transaction reads, in every way.
+fn look(txn: &WriteTxn, keyspace: &Keyspace, map: &Map, random: &mut Random) {
+    let key = some_key(random);
+    let found = txn.get(keyspace, &key).unwrap();
+    assert_eq!(found, map.get(&key).map(Vec::as_slice));
+    let (a, b) = (some_key(random), some_key(random));
+    let (lo, hi) = (a.clone().min(b.clone()), a.max(b));
+    let bounds = match random.below(4) {
+        0 => (Bound::Unbounded, Bound::Unbounded),
+        1 => (Bound::Included(&*lo), Bound::Unbounded),
+        2 => (Bound::Unbounded, Bound::Excluded(&*hi)),
+        _ => (Bound::Excluded(&*lo), Bound::Included(&*hi)),
+    };
+    let expected: Vec<_> = match lo == hi && bounds.0 == Bound::Excluded(&*lo) {
+        true => Vec::new(),
+        false => map.range::<[u8], _>(bounds).collect(),
+    };
+    let count = txn.count(keyspace, bounds).unwrap();
+    assert_eq!(count, expected.len() as u64);
+    let mut cursor = txn.cursor(keyspace).unwrap().with_range(bounds);
+    let mut found = cursor.seek_last().unwrap();
+    for (key, value) in expected.iter().rev() {
+        assert!(found);
+        assert_eq!(cursor.entry(), Some((&key[..], &value[..])));
+        found = cursor.prev().unwrap();
+    }
+    assert!(!found);
+    let mut cursor = txn.cursor(keyspace).unwrap();
+    let at = cursor.seek(&key).unwrap().then(|| cursor.key().to_vec());
+    assert_eq!(at.as_ref(), map.range(key.clone()..).next().map(|it| it.0));
+    let at = (cursor.seek_back(&key).unwrap()).then(|| cursor.key().to_vec());
+    let before = map.range(..=key.clone()).next_back();
+    assert_eq!(at.as_ref(), before.map(|it| it.0));
+    let prefix = &key[..key.len().min(1)];
+    let mut cursor = txn.cursor(keyspace).unwrap().with_prefix(prefix);
+    let first = map.keys().find(|key| key.starts_with(prefix));
+    let at = (cursor.seek_first().unwrap()).then(|| cursor.key().to_vec());
+    assert_eq!(at.as_ref(), first);
+}
+
 /// One step of a transaction and of the map.
 fn step(txn: &mut WriteTxn, keyspace: &Keyspace, map: &mut Map, random: &mut Random) {
     match random.below(100) {
-        0..70 => {
+        0..8 => look(txn, keyspace, map, random),
+        8..70 => {
             let first = random.percent(50);
             for _ in 0..random.below(12) {
                 let (found, expected) = match first {
@@ -114,10 +157,27 @@ fn transaction(db: &Database, keyspace: &Keyspace, map: &mut Map, random: &mut R
     for _ in 0..random.below(30) {
         step(&mut txn, keyspace, &mut within, random);
     }
+    if random.percent(20) {
+        look(&txn, keyspace, &within, random);
+    }
     if random.percent(80) {
         txn.commit().unwrap();
         *map = within;
     }
+}
+
+/// All that the others see.
+fn assert_holds(db: &Database, keyspace: &Keyspace, map: &Map) {
+    let snapshot = db.snapshot();
+    let mut cursor = snapshot.cursor(keyspace).unwrap();
+    let mut found = cursor.seek_first().unwrap();
+    for (key, value) in map {
+        assert!(found);
+        assert_eq!(cursor.entry(), Some((&key[..], &value[..])));
+        found = cursor.next().unwrap();
+    }
+    assert!(!found);
+    assert_eq!(snapshot.len(keyspace).unwrap(), map.len() as u64);
 }
 
 #[test]
@@ -140,8 +200,58 @@ fn whatever_happens_between_pops() {
             }
             db.write(batch).unwrap();
         }
-        let snapshot = db.snapshot();
-        assert_eq!(snapshot.count(&keyspace, ..).unwrap(), map.len() as u64);
+        assert_holds(&db, &keyspace, &map);
+    }
+}
+
+/// What was popped is gone for those who read the log, too.
+#[test]
+fn pops_survive_a_kill() {
+    let mut random = Random::new(seed(20_261_125));
+    for round in 0..10 {
+        let mut disk = SimStorage::new(round);
+        let mut map = Map::new();
+        for _ in 0..6 {
+            let options = Options::new().buffer_bytes(256 << 10);
+            let db = Database::open_on(Arc::new(disk.clone()), options).unwrap();
+            let keyspace = db.keyspace("queue").unwrap();
+            assert_holds(&db, &keyspace, &map);
+            for _ in 0..random.below(10) {
+                transaction(&db, &keyspace, &mut map, &mut random);
+            }
+            assert_holds(&db, &keyspace, &map);
+            disk.crash_now();
+            disk = disk.process_crash(random.next());
+        }
+    }
+}
+
+/// A transaction owes in one keyspace while another one makes it outgrow the buffer.
+#[test]
+fn others_spill_what_is_not_owed_by_them() {
+    let db = Options::new().buffer_bytes(256 << 10).in_memory().unwrap();
+    let queue = db.create_keyspace("queue").unwrap();
+    let done = db.create_keyspace("done").unwrap();
+    let mut map: Map = (0..=250u8).map(|key| (vec![key], vec![key; 9])).collect();
+    let mut txn = db.begin(&[&queue]).unwrap();
+    txn.ingest(&queue, map.iter()).unwrap();
+    txn.commit().unwrap();
+    for commits in [false, true] {
+        let mut txn = db.begin(&[&queue, &done]).unwrap();
+        let mut within = map.clone();
+        for number in 0..100u8 {
+            let popped = txn.pop_first(&queue).unwrap();
+            assert_eq!(popped, within.pop_first());
+            let popped = txn.pop_last(&queue).unwrap();
+            assert_eq!(popped, within.pop_last());
+            txn.upsert(&done, &[number], &[number; 4_000]).unwrap();
+        }
+        assert_eq!(txn.count(&queue, ..).unwrap(), 51);
+        if commits {
+            txn.commit().unwrap();
+            map = within;
+        }
+        assert_holds(&db, &queue, &map);
     }
 }
 

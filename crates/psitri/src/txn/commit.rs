@@ -20,6 +20,7 @@ impl WriteTxn {
     /// Commits up to the point where the disk may have to be waited for. The write locks are free afterwards.
     pub(crate) fn log_parts(&mut self, durability: Durability) -> Result<Option<Logged>> {
         self.check_not_undone()?;
+        self.settle_all()?;
         if self.is_untouched() {
             // It may have read commits that still wait for the disk: it reports nothing that could be lost.
             self.db.engine.flush_unseen()?;

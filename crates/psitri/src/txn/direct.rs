@@ -119,8 +119,8 @@ impl WriteTxn {
     pub(super) fn turn_private(&mut self) -> Result<()> {
         // Copied out first: the shared buffer has to be empty of it before it can be merged.
         let mut written = Vec::new();
-        for part in &self.parts {
-            written.push(part.copy_out());
+        for part in &mut self.parts {
+            written.push((part.copy_out(), part.owed.take()));
         }
         let large_values = std::mem::take(&mut self.large_values);
         self.undo_to(None);
@@ -134,7 +134,8 @@ impl WriteTxn {
         }
         self.large_values = large_values;
         let reserve = self.db.engine.pool.reserve_bytes();
-        for (part, steps) in self.parts.iter_mut().zip(written) {
+        for (part, (steps, owed)) in self.parts.iter_mut().zip(written) {
+            part.owed = owed;
             for step in steps {
                 part.replay(step)
                     .map_err(|e| crate::engine::buffer_error(e, reserve))?;

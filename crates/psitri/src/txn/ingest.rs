@@ -253,6 +253,7 @@ impl WriteTxn {
     }
 
     fn begin_load(&mut self) -> Result<Load> {
+        self.settle_all()?;
         if self.private.is_none() {
             self.turn_private()?;
         }

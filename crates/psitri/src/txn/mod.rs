@@ -49,6 +49,7 @@ pub(crate) use ingest::BatchStep;
 pub use nested::NestedTxn;
 pub(crate) use pop::Ends;
 pub use pop::Entry;
+use pop::Owed;
 pub(crate) use structure::{Committed, Content, NewKeyspace, Structure};
 pub(crate) use write::{check_expires, check_key, check_value, outgrows_buffer};
 
@@ -99,6 +100,8 @@ struct Part {
     /// The merged tree below the buffers, or the private root.
     root: Root,
     generation_merged: u64,
+    /// What was popped and is still to be removed.
+    owed: Option<Box<Owed>>,
     id: u32,
     slot: u32,
     /// Values begin with the moment of their expiry.
@@ -107,10 +110,18 @@ struct Part {
     has_subtrees: bool,
 }
 
-/// A nesting level: where each part's list stood when it began.
+/// A nesting level: how each part was when it began.
 struct Frame {
-    marks: SmallVec<[(usize, Watermark); 1]>,
+    marks: SmallVec<[Mark; 1]>,
     large_values: usize,
+}
+
+#[derive(Default)]
+struct Mark {
+    /// Steps in the list.
+    touched: usize,
+    floor: Watermark,
+    owed: Option<Box<Owed>>,
 }
 
 /// What a direct transaction works in.
@@ -197,6 +208,7 @@ impl WriteTxn {
                 floor: Watermark::default(),
                 root: Root::default(),
                 generation_merged: 0,
+                owed: None,
             });
         }
         match kind {
@@ -442,7 +454,7 @@ impl WriteTxn {
             engine.note_filled(active);
         }
         for part in &mut self.parts {
-            debug_assert!(part.guard.touched.is_empty());
+            debug_assert!(part.guard.touched.is_empty() && part.owed.is_none());
             if is_private {
                 part.guard.buffer = None;
                 part.guard.generation = 0;
@@ -466,8 +478,10 @@ impl WriteTxn {
     /// Undoes everything since a nesting level began, or since the begin.
     fn undo_to(&mut self, frame: Option<&Frame>) {
         for (index, part) in self.parts.iter_mut().enumerate() {
-            let mark = frame.map_or(0, |frame| frame.marks[index].0);
-            part.undo_to(mark);
+            match frame {
+                Some(frame) => part.undo_to(&frame.marks[index]),
+                None => part.undo_to(&Mark::default()),
+            }
         }
         let kept = frame.map_or(0, |frame| frame.large_values);
         if self.large_values.len() > kept {

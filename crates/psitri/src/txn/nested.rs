@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-use super::{Frame, Part, WriteTxn};
+use super::{Frame, Mark, Part, WriteTxn};
 use crate::{buffer::Watermark, keyspace::Touched};
 
 /// A transaction inside another. Aborted when dropped; a commit hands its changes to the one around it.
@@ -51,7 +51,11 @@ impl WriteTxn {
         let marks: SmallVec<_> = self
             .parts
             .iter_mut()
-            .map(|part| (part.guard.touched.len(), part.raise_floor()))
+            .map(|part| Mark {
+                touched: part.guard.touched.len(),
+                floor: part.raise_floor(),
+                owed: part.owed.clone(),
+            })
             .collect();
         self.frames.push(Frame {
             marks,
@@ -66,8 +70,8 @@ impl WriteTxn {
     /// Ends the innermost level; its changes belong to the level around it.
     fn pop_frame(&mut self) -> Frame {
         let frame = self.frames.pop().expect("a nested transaction has a frame");
-        for (part, &(_, floor)) in self.parts.iter_mut().zip(&frame.marks) {
-            part.floor = floor;
+        for (part, mark) in self.parts.iter_mut().zip(&frame.marks) {
+            part.floor = mark.floor;
         }
         frame
     }
@@ -145,13 +149,14 @@ impl Part {
         std::mem::replace(&mut self.floor, floor)
     }
 
-    /// Undoes steps, newest first, until `mark` are left.
-    pub(super) fn undo_to(&mut self, mark: usize) {
+    /// Undoes steps, newest first, until the part is as it was.
+    pub(super) fn undo_to(&mut self, mark: &Mark) {
         let slot = &mut *self.guard;
-        if slot.touched.len() > mark {
+        if slot.touched.len() > mark.touched || self.owed.is_some() {
             slot.ends = None;
         }
-        while slot.touched.len() > mark {
+        self.owed.clone_from(&mark.owed);
+        while slot.touched.len() > mark.touched {
             let step = slot
                 .touched
                 .pop()

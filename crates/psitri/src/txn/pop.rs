@@ -1,7 +1,7 @@
 //! Pops: an end of a keyspace is read and removed at once, by queues say.
 //!
-//! What lies beyond the keys that were popped is known to be dead, and what comes next is read ahead, more of it each time: a pop then costs what
-//! a removal does.
+//! What lies beyond the keys that were popped is known to be dead, and what comes next is read ahead, more of it each time. Where many pops follow
+//! one another, the entries are not removed one by one, but owed: their range is removed as a whole before anything else is changed.
 //!
 //! # Invariants
 //! (1) `Ends` of a keyspace say where nothing lives in what the holder of its write lock sees. A put beyond them moves them, undoing anything
@@ -10,6 +10,9 @@
 //! (2) What is `Coming` is all that lives from its end of the keyspace to the last of its keys, as the holder of the write lock sees it. Whatever
 //!     changes a key there, or many keys at once, forgets it; so does the end of the transaction, as there may be many keyspaces. Where entries
 //!     expire, nothing is read ahead.
+//! (3) What is `Owed` belongs to a transaction and one of its keyspaces: of the entries in those ranges all were popped, and none lives beyond them,
+//!     but buffer and tree have them still. The transaction's own reads leave them out. Whatever it writes to the keyspace comes after
+//!     `settle`, and so does its commit. A nested transaction that is undone owes what was owed when it began.
 //!
 //! # Failure modes
 //! A pop that fails forgets the ends; so it may be repeated. What fails while reading ahead ends that, and shows when the entry is popped.
@@ -18,7 +21,7 @@ use std::ops::{Bound, Range};
 
 use super::WriteTxn;
 use crate::{
-    Keyspace, Result,
+    KEY_BYTES_MAX, Keyspace, Result,
     buffer::{Kind, hash_of},
 };
 
@@ -29,6 +32,10 @@ const AHEAD_BYTES: usize = 16 << 10;
 
 /// Most times that nothing is read ahead, after what was read ahead had to be forgotten.
 const PAUSES_MAX: usize = 64;
+
+/// How many pops follow one another before further ones are owed: a range costs more than an entry to remove. Few in tests, so that there are
+/// such everywhere.
+const OWED_AFTER: usize = if cfg!(debug_assertions) { 3 } else { 64 };
 
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -44,12 +51,15 @@ pub(crate) struct Ends {
     now: u64,
     first: Coming,
     last: Coming,
+    /// How many pops followed one another without another change.
+    in_a_row: usize,
 }
 
 impl Ends {
     /// Notes that `key` is about to be put or removed.
     #[inline(never)]
     pub fn note_change(&mut self, key: &[u8], kind: Kind) {
+        self.in_a_row = 0;
         let is_below = key < &*self.before;
         let is_above = self.after.as_ref().is_some_and(|after| key > &**after);
         if is_below | is_above {
@@ -87,10 +97,12 @@ impl Ends {
     /// Forgets what was read ahead: any keys are about to be removed, or the transaction ends.
     pub fn forget_coming(&mut self) {
         (self.first, self.last) = Default::default();
+        self.in_a_row = 0;
     }
 
     /// Notes what was popped. The other end may have been waiting for the same entry.
     fn note_popped(&mut self, key: &[u8], first: bool) {
+        self.in_a_row += 1;
         self.set_end(key, first);
         match first {
             true => self.note_at_last(key),
@@ -183,6 +195,56 @@ impl Coming {
     }
 }
 
+/// Ranges at both ends that were popped and are still to be removed (3).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Owed {
+    first: Option<OwedRange>,
+    last: Option<OwedRange>,
+}
+
+/// The keys from `lo` to before `hi`.
+#[derive(Debug, Clone)]
+struct OwedRange {
+    lo: Vec<u8>,
+    hi: Vec<u8>,
+}
+
+impl Owed {
+    /// Adds the next key at an end.
+    fn add(&mut self, key: &[u8], first: bool) {
+        let set_behind = |bound: &mut Vec<u8>| {
+            key.clone_into(bound);
+            bound.push(0);
+        };
+        let range = match first {
+            true => &mut self.first,
+            false => &mut self.last,
+        };
+        match range {
+            Some(range) if first => set_behind(&mut range.hi),
+            Some(range) => key.clone_into(&mut range.lo),
+            None => {
+                let mut hi = Vec::new();
+                set_behind(&mut hi);
+                let lo = key.to_vec();
+                *range = Some(OwedRange { lo, hi });
+            }
+        }
+    }
+
+    /// Whether a key is there only because it is not removed yet, if it is there.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        let (first, end) = self.living();
+        key < first || end.is_some_and(|end| key >= end)
+    }
+
+    /// Where keys live: from the first to before the second.
+    pub fn living(&self) -> (&[u8], Option<&[u8]>) {
+        let first = self.first.as_ref().map_or(&[][..], |range| &range.hi);
+        (first, self.last.as_ref().map(|range| &*range.lo))
+    }
+}
+
 impl WriteTxn {
     /// Removes the entry with the least key, and gives it.
     ///
@@ -236,10 +298,46 @@ impl WriteTxn {
             self.parts[index].guard.ends = Some(ends);
             return Ok(None);
         };
-        self.put(index, &key, Kind::Tombstone, &[])?;
+        let part = &mut self.parts[index];
+        if ends.in_a_row >= OWED_AFTER
+            && key.len() < KEY_BYTES_MAX
+            && !(part.expires | part.has_subtrees)
+        {
+            part.owed.get_or_insert_default().add(&key, first);
+        } else {
+            self.put(index, &key, Kind::Tombstone, &[])?;
+        }
         ends.note_popped(&key, first);
         self.parts[index].guard.ends = Some(ends);
         Ok(Some((key, value)))
+    }
+
+    /// Removes what is owed in a keyspace.
+    #[inline(always)]
+    pub(super) fn settle(&mut self, index: usize) -> Result<()> {
+        match self.parts[index].owed {
+            None => Ok(()),
+            Some(_) => self.remove_owed(index),
+        }
+    }
+
+    /// Removes what is owed in any keyspace.
+    #[inline]
+    pub(super) fn settle_all(&mut self) -> Result<()> {
+        (0..self.parts.len()).try_for_each(|index| self.settle(index))
+    }
+
+    #[cold]
+    fn remove_owed(&mut self, index: usize) -> Result<()> {
+        let Some(owed) = self.parts[index].owed.clone() else {
+            return Ok(());
+        };
+        for range in [&owed.first, &owed.last].into_iter().flatten() {
+            self.put_range(index, &range.lo, Some(&range.hi))?;
+            self.bytes += (range.lo.len() + range.hi.len()) as u64;
+        }
+        self.parts[index].owed = None;
+        Ok(())
     }
 
     /// Finds the entry at an end, and reads what the pops after it will find.

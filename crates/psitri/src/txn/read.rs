@@ -36,6 +36,9 @@ impl WriteTxn {
             return self.foreign_view(keyspace)?.get(key);
         };
         let part = &self.parts[index];
+        if part.owed.as_ref().is_some_and(|owed| owed.covers(key)) {
+            return Ok(None);
+        }
         let buffer = part
             .guard
             .buffer
@@ -228,7 +231,14 @@ impl WriteTxn {
         // SAFETY: this transaction holds the write lock, and the cursor borrows the transaction, so that nothing is
         // written while it lives.
         let own = unsafe { buffer.cursor_own() };
-        Ok(Cursor::over_own(own, buffer, self.view_below(part)))
+        let cursor = Cursor::over_own(own, buffer, self.view_below(part));
+        Ok(match &part.owed {
+            None => cursor,
+            Some(owed) => {
+                let (first, end) = owed.living();
+                cursor.living_within(first, end)
+            }
+        })
     }
 
     /// Number of keys in the transaction's view of a range.

@@ -267,6 +267,16 @@ impl WriteTxn {
             }
         }
         self.parts[index].check_no_subtree_in(lo, hi)?;
+        self.settle(index)?;
+        if let Some(ends) = &mut self.parts[index].guard.ends {
+            ends.forget_coming();
+        }
+        self.put_range(index, lo, hi)?;
+        self.wrote((lo.len() + hi.map_or(0, <[u8]>::len)) as u64)
+    }
+
+    /// Deletes a range.
+    pub(super) fn put_range(&mut self, index: usize, lo: &[u8], hi: Option<&[u8]>) -> Result<()> {
         // At the commit's CSN a version beats a range, so that later puts stay. Versions written so far are earlier:
         // they become tombstones. What was ingested has none here, so the log cannot tell that it came earlier.
         if let Some(private) = &mut self.private
@@ -280,9 +290,6 @@ impl WriteTxn {
             .uncommitted_in_range(lo, hi, &mut own);
         let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
-        if let Some(ends) = &mut part.guard.ends {
-            ends.forget_coming();
-        }
         for entry in own {
             part.write(entry, Kind::Tombstone, &[], reserve)?;
         }
@@ -291,7 +298,7 @@ impl WriteTxn {
         part.guard
             .touched
             .push(Touched::Range(Box::new((tombstone, bounds))));
-        self.wrote((lo.len() + hi.map_or(0, <[u8]>::len)) as u64)
+        Ok(())
     }
 
     pub(super) fn put(
@@ -301,6 +308,7 @@ impl WriteTxn {
         kind: Kind,
         payload: &[u8],
     ) -> Result<()> {
+        self.settle(index)?;
         let part = &mut self.parts[index];
         part.check_no_subtree(key)?;
         part.put_version(&self.db.engine.pool, key, kind, payload)?;
@@ -310,6 +318,7 @@ impl WriteTxn {
     /// Writes a large value to the data file, and its place to the buffer.
     fn put_large(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
         self.parts[index].check_no_subtree(key)?;
+        self.settle(index)?;
         let (pointer, births) = self.place_large(value)?;
         let engine = &self.db.engine;
         let part = &mut self.parts[index];
@@ -362,10 +371,10 @@ impl WriteTxn {
 }
 
 impl Part {
-    /// Whether values are stored as they are, and no key is a subtree's.
+    /// Whether values are stored as they are, no key is a subtree's, and nothing is owed.
     #[inline(always)]
     fn is_plain(&self) -> bool {
-        !(self.expires | self.has_subtrees)
+        !(self.expires | self.has_subtrees | self.owed.is_some())
     }
 
     /// Writes an uncommitted version to the buffer.

@@ -237,7 +237,7 @@ fn pop(
     random: &mut Random,
     _bulk: bool,
 ) -> Result<(), Error> {
-    for _ in 0..random.below(4) {
+    for _ in 0..random.below(10) {
         let (popped, wanted) = if random.one_in(2) {
             (txn.pop_first(keyspace)?, map.pop_first())
         } else {

@@ -297,7 +297,7 @@ fn read_and_write(
         1 => {
             // More of them than one, so that what was popped is passed by.
             let (mut first, mut end) = (0, expected.len());
-            for _ in 0..random.between(1, 6) {
+            for _ in 0..random.between(1, 9) {
                 let front = random.percent(50);
                 let popped = if front {
                     txn.pop_first(keyspace).unwrap()
