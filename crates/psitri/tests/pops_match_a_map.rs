@@ -278,3 +278,28 @@ fn a_transaction_that_is_undone_leaves_what_it_popped() {
         txn.abort();
     }
 }
+
+/// What was ingested before is in the log, and so is what is popped after it: such a commit takes no checkpoint.
+#[test]
+fn pops_after_a_load_are_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::open(dir.path().join("db")).unwrap();
+    let (queue, other) = (db.keyspace("queue").unwrap(), db.keyspace("other").unwrap());
+    let mut txn = db.begin(&[&queue]).unwrap();
+    for number in 0..1000u64 {
+        txn.upsert(&queue, &number.to_be_bytes(), b"v").unwrap();
+    }
+    txn.commit().unwrap();
+    db.checkpoint().unwrap();
+    let before = db.stats().unwrap().checkpoints;
+    for _ in 0..5 {
+        let mut txn = db.begin(&[&queue, &other]).unwrap();
+        txn.ingest(&other, [(b"k", b"v")]).unwrap();
+        for _ in 0..100 {
+            assert!(txn.pop_first(&queue).unwrap().is_some());
+        }
+        txn.commit().unwrap();
+    }
+    assert_eq!(db.stats().unwrap().checkpoints, before);
+    assert_eq!(db.snapshot().len(&queue).unwrap(), 500);
+}

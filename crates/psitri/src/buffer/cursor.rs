@@ -116,7 +116,13 @@ impl<'b> BufferCursor<'b> {
     /// What the present entry says at a commit sequence number, range deletions included. `Absent`: nothing at that number.
     #[inline]
     pub fn resolve(&self, csn: u64) -> Found<'b> {
-        self.resolve_csn(csn).0
+        let csn_max = csn.min(self.csn_max);
+        match self.present() {
+            // Whether a range deleted it as well makes no difference.
+            Some(entry) if self.buffer.is_deleted_alone(entry, csn_max) => Found::Deleted,
+            Some(entry) => self.buffer.resolve(entry, csn_max).0,
+            None => Found::Absent,
+        }
     }
 
     /// As [`BufferCursor::resolve`], with the number that decided (0 for `Absent`).

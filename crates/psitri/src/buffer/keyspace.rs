@@ -140,6 +140,16 @@ impl KeyspaceBuffer {
         self.range_tombstones.cover(key, csn)
     }
 
+    /// The newest range deletion over a key that a snapshot sees.
+    pub fn covering(&self, key: &[u8], csn: u64) -> Option<&RangeTombstone> {
+        self.range_tombstones.covering(key, csn)
+    }
+
+    /// The least lower bound above a key of a range deletion, whoever sees it.
+    pub fn next_range(&self, key: &[u8]) -> Option<&[u8]> {
+        self.range_tombstones.next_lo(key)
+    }
+
     /// Whether a range was ever deleted here.
     #[inline(always)]
     pub fn has_range_tombstones(&self) -> bool {
@@ -273,6 +283,15 @@ impl KeyspaceBuffer {
             None if covered == 0 => Found::Absent,
             _ => Found::Deleted,
         }
+    }
+
+    /// Whether ranges are deleted here, and what an entry says need not be looked for in them: it is a tombstone.
+    #[inline(always)]
+    pub(super) fn is_deleted_alone(&self, entry: Entry<'_>, csn_max: u64) -> bool {
+        !self.range_tombstones.is_empty()
+            && entry
+                .visible(csn_max)
+                .is_some_and(|(version, _)| version.kind() == super::Kind::Tombstone)
     }
 
     /// What an entry says, and the number that decided (0 for `Absent`).

@@ -92,9 +92,10 @@ struct Subtree {
 
 /// The newest tombstone found so far; serial 0 is none.
 #[derive(Debug, Clone, Copy, Default)]
-struct Best {
+struct Best<'r> {
     serial: u64,
     csn: u64,
+    item: Option<&'r RangeTombstone>,
 }
 
 impl Run {
@@ -150,7 +151,7 @@ impl Run {
 
     /// Raises `best` to the newest tombstone with a number of at most `csn_max` among those that cover the key. The side with
     /// the newer ones is searched first, so that many deletions of the same range cost no more than one.
-    fn cover(&self, from: usize, to: usize, key: &[u8], csn_max: u64, best: &mut Best) {
+    fn cover<'r>(&'r self, from: usize, to: usize, key: &[u8], csn_max: u64, best: &mut Best<'r>) {
         if self.newest_serial(from, to) <= best.serial {
             return;
         }
@@ -168,6 +169,7 @@ impl Run {
                 *best = Best {
                     serial: item.serial,
                     csn,
+                    item: Some(item),
                 };
             }
         }
@@ -228,8 +230,23 @@ impl RangeTombstones {
     pub fn cover(&self, key: &[u8], csn_max: u64) -> u64 {
         match self.set() {
             None => 0,
-            Some(set) => set.cover(key, csn_max),
+            Some(set) => set.cover(key, csn_max).csn,
         }
+    }
+
+    /// The newest tombstone over the key, of those with a number of at most `csn_max`.
+    pub fn covering(&self, key: &[u8], csn_max: u64) -> Option<&RangeTombstone> {
+        self.set()?.cover(key, csn_max).item
+    }
+
+    /// The least lower bound above the key, of tombstones of any number: none begins between.
+    pub fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
+        let runs = self.set().into_iter().flat_map(|set| &set.runs);
+        let begins = runs.filter_map(|run| {
+            let after = run.items.partition_point(|item| *item.lo <= *key);
+            run.items.get(after).map(|item| item.lo())
+        });
+        begins.min()
     }
 
     /// Adds an uncommitted tombstone. Writer only.
@@ -288,13 +305,13 @@ impl RangeTombstones {
 
 impl Set {
     #[cold]
-    fn cover(&self, key: &[u8], csn_max: u64) -> u64 {
+    fn cover(&self, key: &[u8], csn_max: u64) -> Best<'_> {
         let mut best = Best::default();
         // The last run holds the newest tombstones.
         for run in self.runs.iter().rev() {
             run.cover(0, run.items.len(), key, csn_max, &mut best);
         }
-        best.csn
+        best
     }
 }
 

@@ -11,7 +11,7 @@
 
 use std::cmp::Ordering;
 
-use super::{At, Cursor};
+use super::{At, Cursor, Layer};
 use crate::{
     Result,
     buffer::Found,
@@ -205,7 +205,7 @@ impl<'a> Cursor<'a> {
                 Err(error) => return self.take(Err(error)),
             };
             if has_value {
-                if self.at == At::Tree && !self.has_ranges {
+                if self.at == At::Tree && (self.forward || !self.has_ranges) {
                     self.find_run();
                 }
                 return Ok(true);
@@ -217,9 +217,51 @@ impl<'a> Cursor<'a> {
                         return Ok(true);
                     }
                 }
+                At::Tree if self.has_ranges => self.pass_covered()?,
                 _ => self.advance(0)?,
             }
         }
+    }
+
+    /// Moves the tree, the first source, past its key, which has no value, and past what the range has deleted that deleted the key.
+    #[inline(never)]
+    fn pass_covered(&mut self) -> Result<()> {
+        let key = self.tree.key();
+        let over = |l: &Layer<'a>| l.buffer.and_then(|buffer| buffer.covering(key, l.csn));
+        let Some(range) = self.layers.iter().find_map(over) else {
+            return self.advance(0);
+        };
+        let (leaf, index) = self.tree.leaf().expect("the tree stands on a key");
+        let (first, last) = (0, leaf.len() - 1);
+        let moved = match (self.forward, range.hi()) {
+            (true, None) => {
+                self.order.remove(0);
+                return Ok(());
+            }
+            (true, Some(hi)) if leaf.cmp_key(last, hi).is_lt() => self.tree.seek_ge(hi),
+            (true, Some(hi)) => {
+                self.tree.set_index(leaf.lower_bound_from(index + 1, hi));
+                Ok(true)
+            }
+            (false, _) if leaf.cmp_key(first, range.lo()).is_ge() => {
+                self.tree.seek_lt(Some(range.lo()))
+            }
+            (false, _) => {
+                self.tree.set_index(leaf.lower_bound(range.lo()) - 1);
+                Ok(true)
+            }
+        };
+        match moved {
+            Ok(true) => self.sift(0),
+            Ok(false) => {
+                self.order.remove(0);
+            }
+            Err(error) => {
+                self.at = At::Nowhere;
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Moves the source at a place of `order` by one key, and puts it where it belongs then.
@@ -334,7 +376,13 @@ impl<'a> Cursor<'a> {
         let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
         let next_key = self.order.get(1).map(|&next| self.source_key(next));
         self.run = if self.forward {
-            let ends = [next_key, self.hi.as_deref()].into_iter().flatten();
+            let next_range = match self.has_ranges {
+                true => self.next_range(),
+                false => None,
+            };
+            let ends = [next_key, self.hi.as_deref(), next_range]
+                .into_iter()
+                .flatten();
             // In a leaf that was just come to, most often neither end is; otherwise it is not far.
             let last = leaf.len() - 1;
             let place = |key| match index {
@@ -443,6 +491,15 @@ impl<'a> Cursor<'a> {
         }
         self.value = stored;
         Ok(Some(true))
+    }
+
+    /// Where the next range begins that a layer may have deleted: none is over the position's key.
+    #[cold]
+    fn next_range(&self) -> Option<&[u8]> {
+        let buffers = self.layers.iter().filter_map(|layer| layer.buffer);
+        buffers
+            .filter_map(|buffer| buffer.next_range(self.tree.key()))
+            .min()
     }
 
     /// Whether one of the newest `count` layers deleted a range over `key`.

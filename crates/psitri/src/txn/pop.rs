@@ -298,10 +298,13 @@ impl WriteTxn {
             self.parts[index].guard.ends = Some(ends);
             return Ok(None);
         };
+        // After something was ingested a range costs the log (`put_range`): better many entries in it than a checkpoint.
+        let is_logged_apart =
+            (self.private.as_ref()).is_some_and(|private| private.merged && private.ops.is_some());
         let part = &mut self.parts[index];
         if ends.in_a_row >= OWED_AFTER
             && key.len() < KEY_BYTES_MAX
-            && !(part.expires | part.has_subtrees)
+            && !(part.expires | part.has_subtrees | is_logged_apart)
         {
             part.owed.get_or_insert_default().add(&key, first);
         } else {
