@@ -37,6 +37,8 @@ psitri_bench::engines! {
         "rocksdb-txn" => engines::rocksdb::RocksDbTxn,
         #[cfg(feature = "mdbx")]
         "mdbx" => engines::mdbx::Mdbx,
+        #[cfg(feature = "mdbx")]
+        "mdbx-safe" => engines::mdbx::MdbxSafe,
         #[cfg(feature = "tidesdb")]
         "tidesdb" => engines::tidesdb::TidesDb,
         #[cfg(feature = "sqlite")]

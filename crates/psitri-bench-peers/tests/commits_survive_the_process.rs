@@ -83,6 +83,8 @@ survives! {
     lmdb: psitri_bench_peers::engines::lmdb::Lmdb,
     #[cfg(feature = "mdbx")]
     mdbx: psitri_bench_peers::engines::mdbx::Mdbx,
+    #[cfg(feature = "mdbx")]
+    mdbx_safe: psitri_bench_peers::engines::mdbx::MdbxSafe,
     #[cfg(feature = "canopydb")]
     canopydb: psitri_bench_peers::engines::canopydb::Canopydb,
     #[cfg(feature = "fjall")]

@@ -69,6 +69,11 @@ mod mdbx {
     psitri_bench::conformance_tests!(psitri_bench_peers::engines::mdbx::Mdbx);
 }
 
+#[cfg(feature = "mdbx")]
+mod mdbx_safe {
+    psitri_bench::conformance_tests!(psitri_bench_peers::engines::mdbx::MdbxSafe);
+}
+
 #[cfg(feature = "tidesdb")]
 mod tidesdb {
     psitri_bench::conformance_tests!(

@@ -96,6 +96,9 @@ pub struct Capabilities {
     /// Commits survive less than the sync mode promises: its figures stand beside the others', and are not compared with them.
     #[serde(default)]
     pub weaker_durability: bool,
+    /// In mode `none` a power failure may cost the whole database. Of the others it costs the newest commits at most.
+    #[serde(default)]
+    pub none_risks_database: bool,
     /// Bytes of the largest key and value together, if values of 100 KiB are too large for the engine.
     #[serde(default)]
     pub record_bytes_max: Option<usize>,
@@ -113,6 +116,7 @@ impl Capabilities {
         group_commit: false,
         networked: false,
         weaker_durability: false,
+        none_risks_database: false,
         record_bytes_max: None,
     };
 

@@ -26,6 +26,7 @@ pub mod names;
 pub mod page;
 pub mod pairs;
 pub mod power_loss;
+mod prefetch;
 pub mod progress;
 pub mod reading;
 pub mod registry;

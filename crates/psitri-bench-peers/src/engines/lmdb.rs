@@ -213,7 +213,10 @@ impl Batch for LmdbBatch<'_> {
 }
 
 impl Engine for Lmdb {
-    const CAPABILITIES: Capabilities = Capabilities::FULL;
+    const CAPABILITIES: Capabilities = Capabilities {
+        none_risks_database: true,
+        ..Capabilities::FULL
+    };
 
     type Snapshot<'a> = LmdbSnapshot<'a>;
     type Writes<'a> = LmdbBatch<'a>;

@@ -192,7 +192,10 @@ impl Batch for RedbBatch {
 }
 
 impl Engine for Redb {
-    const CAPABILITIES: Capabilities = Capabilities::FULL;
+    const CAPABILITIES: Capabilities = Capabilities {
+        none_risks_database: true,
+        ..Capabilities::FULL
+    };
 
     type Snapshot<'a> = RedbSnapshot;
     type Writes<'a> = RedbBatch;

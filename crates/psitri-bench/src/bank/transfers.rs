@@ -1,13 +1,14 @@
 //! The writing side: attempts transfers, commits every batch, and times each commit.
 //!
-//! One thread. The harness allocates nothing per transfer. Attempts are drawn and their names fetched a block at a time: what the harness
-//! itself misses in the caches overlaps, and an engine is charged for its own misses only.
+//! One thread. The harness allocates nothing per transfer. Attempts are drawn a block ahead and their names asked for then: they have come by the
+//! time they are needed, and an engine is charged for its own cache misses only.
 use super::attempts::{Attempt, Attempts};
 use super::encoding::{self, LogValue};
 use crate::clock::Clock;
 use crate::engine::{Batch, Writer};
 use crate::latency::Latency;
 use crate::names::Name;
+use crate::prefetch::prefetch;
 use crate::progress::Progress;
 use crate::throughput::Throughput;
 use anyhow::Result;
@@ -92,6 +93,49 @@ impl Transfer {
     }
 }
 
+/// The transfers of a phase, one after the other.
+struct Transfers<'a> {
+    names: &'a [Name],
+    attempts: Attempts,
+    /// The block after the present one.
+    coming: [Attempt; BLOCK_ATTEMPTS],
+    block: [Transfer; BLOCK_ATTEMPTS],
+    position: usize,
+}
+
+impl<'a> Transfers<'a> {
+    fn start(plan: &Plan<'a>) -> Self {
+        let mut transfers = Self {
+            names: plan.names,
+            attempts: Attempts::new(plan.seed, plan.names.len(), plan.amount_max),
+            coming: [Attempt::default(); BLOCK_ATTEMPTS],
+            block: [Transfer::EMPTY; BLOCK_ATTEMPTS],
+            position: BLOCK_ATTEMPTS,
+        };
+        transfers.draw();
+        transfers
+    }
+
+    #[inline]
+    fn next(&mut self) -> &Transfer {
+        if self.position == BLOCK_ATTEMPTS {
+            self.block = self.coming.map(|it| Transfer::new(self.names, it));
+            self.position = 0;
+            self.draw();
+        }
+        self.position += 1;
+        &self.block[self.position - 1]
+    }
+
+    fn draw(&mut self) {
+        self.coming.fill_with(|| self.attempts.draw());
+        for attempt in &self.coming {
+            prefetch(&self.names[attempt.source as usize]);
+            prefetch(&self.names[attempt.destination as usize]);
+        }
+    }
+}
+
 /// The moments at which rounds end. What is committed with the end of the phase belongs to the last one.
 struct Rounds {
     attempts: u64,
@@ -146,9 +190,7 @@ pub fn run<W: Writer>(
     progress: &Progress,
     committed: &AtomicU64,
 ) -> Result<Outcome> {
-    let mut attempts = Attempts::new(plan.seed, plan.names.len(), plan.amount_max);
-    let mut block = [Transfer::EMPTY; BLOCK_ATTEMPTS];
-    let mut block_position = BLOCK_ATTEMPTS;
+    let mut transfers = Transfers::start(plan);
     let mut latency = Latency::new();
     let (mut successes, mut commits, mut batched) = (0u64, 0u64, 0u64);
 
@@ -157,13 +199,8 @@ pub fn run<W: Writer>(
     let mut rounds = Rounds::start(plan.attempts, start);
     let mut batch = writer.begin()?;
     for done in 1..=plan.attempts {
-        if block_position == BLOCK_ATTEMPTS {
-            block.fill_with(|| Transfer::new(plan.names, attempts.draw()));
-            block_position = 0;
-        }
         let sequence = plan.sequence_start + successes + 1;
-        successes += u64::from(block[block_position].execute(&mut batch, sequence)?);
-        block_position += 1;
+        successes += u64::from(transfers.next().execute(&mut batch, sequence)?);
         if done == rounds.end {
             rounds.next(clock);
         }

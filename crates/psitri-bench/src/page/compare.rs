@@ -5,6 +5,8 @@
 //! engine that only checks the harness. An engine whose commits survive less than those of the others is shown beside them and compared
 //! with nobody: it has no ratio, and is never the best. One behind a socket is compared like any other.
 use super::figures::{self, Better, Kind, Name, Rank};
+use super::format;
+use crate::engine::Capabilities;
 use crate::registry::NOT_IN_ALL;
 use crate::report::Report;
 use crate::suite::results::{Case, Results};
@@ -49,6 +51,8 @@ pub struct Comparison<'r> {
     pub engines: Vec<&'r str>,
     /// Of each engine, whether its commits survive less than the others' do.
     pub weaker: Vec<bool>,
+    /// Of each engine, whether a power failure may cost its whole database after commits in mode `none`.
+    pub risky: Vec<bool>,
     /// The position of ours.
     pub ours: Option<usize>,
     pub rows: Vec<Row>,
@@ -76,6 +80,20 @@ pub struct Verdict<'r> {
     pub overlap: bool,
     /// The best median of our other ways to commit.
     pub sibling: Option<(&'r str, f64)>,
+    /// Where a power failure may cost the best other its database: the best of those that keep theirs, and its ratio.
+    pub keeper: Option<(&'r str, f64)>,
+}
+
+impl Verdict<'_> {
+    /// What is said of the best that a power failure does not cost its database, if that is not the best of all.
+    pub fn keeper_words(&self) -> Option<String> {
+        let (keeper, ratio) = self.keeper?;
+        Some(if ratio > 1.0 {
+            format!("without †: {keeper}, {} better", format::times(ratio))
+        } else {
+            format!("without †: {keeper}, ours {}", format::times(1.0 / ratio))
+        })
+    }
 }
 
 /// How many times better `theirs` is than `ours`. Nothing where one of them says nothing: a size or a time of zero was not measured.
@@ -132,17 +150,22 @@ impl<'r> Comparison<'r> {
             .iter()
             .position(|engine| *engine == OURS)
             .or_else(|| engines.iter().position(|engine| is_ours(engine)));
-        let weaker = |engine: &&str| {
-            let mut entries = results.info.engines.iter();
-            entries.any(|entry| entry.name == **engine && entry.capabilities.weaker_durability)
+        let each = |holds: fn(&Capabilities) -> bool| {
+            let of = |engine: &&str| {
+                let mut entries = results.info.engines.iter();
+                entries.any(|entry| entry.name == **engine && holds(&entry.capabilities))
+            };
+            engines.iter().map(of).collect::<Vec<bool>>()
         };
-        let weaker = engines.iter().map(weaker).collect();
+        let weaker = each(|it| it.weaker_durability);
+        let risky = each(|it| it.none_risks_database);
         let durability =
             durability.or_else(|| figures::own_durability(&case.workload, None).map(str::to_owned));
         Self {
             case,
             engines,
             weaker,
+            risky,
             ours,
             rows,
             durability: durability.unwrap_or_else(|| "not known".to_owned()),
@@ -206,9 +229,14 @@ impl<'r> Comparison<'r> {
             .filter_map(|engine| Some((engine, self.ratio(row, engine)?)))
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .and_then(|(engine, _)| Some((self.engines[engine], row.cells[engine]?.median)));
+        let durability = self.durability_of(row.name.phase.as_deref());
+        let keeper = (durability.starts_with("none") && self.risky[best])
+            .then(|| others.iter().find(|(engine, _)| !self.risky[*engine]))
+            .flatten()
+            .map(|&(engine, ratio)| (self.engines[engine], ratio));
         Some(Verdict {
             case: self.case,
-            durability: self.durability_of(row.name.phase.as_deref()).to_owned(),
+            durability: durability.to_owned(),
             name: row.name.clone(),
             other: self.engines[best],
             others_median: theirs.median,
@@ -218,6 +246,7 @@ impl<'r> Comparison<'r> {
             better_others: others.iter().filter(|(_, ratio)| *ratio > 1.0).count(),
             overlap: theirs.min <= own.max && own.min <= theirs.max,
             sibling,
+            keeper,
         })
     }
 

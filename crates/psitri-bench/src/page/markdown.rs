@@ -33,6 +33,9 @@ pub fn write(report: &Compared<'_>) -> (String, Vec<(String, String)>) {
         info.repeat
     ));
     document.paragraph(DURABILITY);
+    if overview::has_risky(info) {
+        document.paragraph(overview::RISKY);
+    }
     document.losses(report);
     document.wins(report);
     for page in sections::PAGES {
@@ -165,6 +168,10 @@ impl Document {
                 } else {
                     ""
                 };
+                let mut other = report.palette.label(verdict.other);
+                if let Some(words) = verdict.keeper_words() {
+                    other = format!("{other}; {words}");
+                }
                 let mut ours = format::text(unit, verdict.ours_median);
                 if verdict.ours != OURS {
                     ours = format!("{ours} ({})", verdict.ours);
@@ -176,7 +183,7 @@ impl Document {
                     format!("{}{overlap}", format::times(ratio)),
                     verdict.case.title.clone(),
                     verdict.name.words(),
-                    report.palette.label(verdict.other),
+                    other,
                     format::text(unit, verdict.others_median),
                     ours,
                     verdict.durability.clone(),

@@ -108,7 +108,7 @@ impl<'r> Compared<'r> {
                 body {
                     (self.header(info))
                     main {
-                        (overview::losses(&self.comparisons, &self.verdicts, &self.palette))
+                        (overview::losses(info, &self.comparisons, &self.verdicts, &self.palette))
                         (overview::wins(&self.verdicts, &self.palette))
                         @for page in sections::PAGES { (sections::section(page, &self.comparisons, &self.palette)) }
                         (overview::validation(self.results, &self.comparisons, &self.palette))

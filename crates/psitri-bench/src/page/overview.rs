@@ -14,6 +14,7 @@ use maud::{Markup, html};
 const ROWS_OPEN: usize = 30;
 
 pub fn losses(
+    info: &SuiteInfo,
     comparisons: &[Comparison<'_>],
     verdicts: &[Verdict<'_>],
     palette: &Palette,
@@ -26,6 +27,7 @@ pub fn losses(
     html! {
         section #others-faster {
             h2 { "Where others are faster" }
+            @if has_risky(info) { p.about { (RISKY) } }
             p.about {
                 "Every figure in which the median of another engine is better than ours, the worst first. "
                 "Throughput, time and size first, then latency, memory and processor time, then what comes before and after the work."
@@ -92,7 +94,8 @@ fn verdict_row(verdict: &Verdict<'_>, palette: &Palette) -> Markup {
         tr {
             td.figure.factor { (format::times(ratio)) @if verdict.overlap { br; small { "runs overlap" } } }
             td { a href=(format!("#{}", verdict.case.id)) { (verdict.case.title) } br; small { (verdict.name.words()) } }
-            td { (palette.label(verdict.other)) @if verdict.better_others > 1 { br; small { "and " (verdict.better_others - 1) " more" } } }
+            td { (palette.label(verdict.other)) @if verdict.better_others > 1 { br; small { "and " (verdict.better_others - 1) " more" } }
+                @if let Some(words) = verdict.keeper_words() { br; small { (words) } } }
             td.figure { (format::text(unit, verdict.others_median)) }
             td.figure {
                 (format::text(unit, verdict.ours_median))
@@ -224,6 +227,15 @@ pub fn machine(info: &SuiteInfo) -> Markup {
 pub const WEAKER: &str = "Weaker durability: commits survive less than the name of the sync mode promises, so the figures are shown \
      beside those of the others and compared with none.";
 
+/// Said where an engine has the dagger.
+pub const RISKY: &str = "† In mode none a power failure may cost this engine its whole database, as it writes pages in place or in no order; the others lose the \
+     newest commits at most. It is compared all the same, and where it is the best in that mode, the best of those without a dagger is named, too.";
+
+pub fn has_risky(info: &SuiteInfo) -> bool {
+    let mut entries = info.engines.iter();
+    entries.any(|entry| entry.capabilities.none_risks_database)
+}
+
 pub fn has_weaker(info: &SuiteInfo) -> bool {
     let mut entries = info.engines.iter();
     entries.any(|entry| entry.capabilities.weaker_durability)
@@ -234,6 +246,7 @@ pub fn engines(info: &SuiteInfo, comparisons: &[Comparison<'_>], palette: &Palet
         section #engines {
             h2 { "Engines and their settings" }
             p.about { "Every engine gets the same durability, the same bytes, fresh readers and a process of its own. " (super::DURABILITY) }
+            @if has_risky(info) { p.about { (RISKY) } }
             @if has_weaker(info) { p.about { (WEAKER) } }
             div.engines { @for entry in &info.engines {
                 div.engine {

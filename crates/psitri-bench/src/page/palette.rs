@@ -34,6 +34,8 @@ pub struct Palette {
     ours: Vec<String>,
     /// What is said of some engines wherever they are named.
     remarks: Vec<(String, String)>,
+    /// Engines that a power failure may cost their database in mode `none`.
+    risky: Vec<String>,
 }
 
 /// What a reader has to know of an engine beside its figures; empty for most.
@@ -55,9 +57,13 @@ impl Palette {
             others: Vec::new(),
             ours: vec!["psitri".to_owned(), "psitri-direct".to_owned()],
             remarks: Vec::new(),
+            risky: Vec::new(),
         };
         for entry in &results.info.engines {
             palette.add(&entry.name);
+            if entry.capabilities.none_risks_database {
+                palette.risky.push(entry.name.clone());
+            }
             let remark = remark(&entry.capabilities);
             if !remark.is_empty() {
                 palette.remarks.push((entry.name.clone(), remark));
@@ -82,11 +88,16 @@ impl Palette {
         }
     }
 
-    /// The name, and that it is behind a socket or less durable than the others.
+    /// The name, and that it is behind a socket or less durable than the others. A dagger: [`RISKY`](super::overview::RISKY).
     pub fn label(&self, engine: &str) -> String {
+        let dagger = if self.risky.iter().any(|known| known == engine) {
+            "†"
+        } else {
+            ""
+        };
         match self.remarks.iter().find(|(known, _)| known == engine) {
-            Some((_, remark)) => format!("{engine} ({remark})"),
-            None => engine.to_owned(),
+            Some((_, remark)) => format!("{engine}{dagger} ({remark})"),
+            None => format!("{engine}{dagger}"),
         }
     }
 

@@ -90,6 +90,7 @@ const TRANSACTIONAL: &[&str] = &[
     "rocksdb",
     "rocksdb-txn",
     "mdbx",
+    "mdbx-safe",
     "lmdb",
     "redb",
     "fjall",
@@ -98,7 +99,17 @@ const TRANSACTIONAL: &[&str] = &[
     "tidesdb",
 ];
 const KEY_VALUE: &[&str] = &[
-    "psitri", "rocksdb", "mdbx", "lmdb", "redb", "fjall", "sled", "canopydb", "bf-tree", "tidesdb",
+    "psitri",
+    "rocksdb",
+    "mdbx",
+    "mdbx-safe",
+    "lmdb",
+    "redb",
+    "fjall",
+    "sled",
+    "canopydb",
+    "bf-tree",
+    "tidesdb",
 ];
 /// Engines that the page of emdb compares, and what has been added to it since.
 const EMDB_PAGE: &[&str] = &[

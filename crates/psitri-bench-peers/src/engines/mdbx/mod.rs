@@ -12,6 +12,10 @@
 //! not been started anew since, which it knows from the system's boot id; afterwards it goes back to a root that was flushed, or finds the
 //! database unusable if there is none any more. A power failure may cost the whole database, as with LMDB.
 //!
+//! [`MdbxSafe`] differs in `none` alone: SAFE_NOSYNC with WRITEMAP, the fastest mode of libmdbx in which a power failure costs the newest commits
+//! and never the database. It may reuse no page that the last flushed root needs; a flush is therefore asked for after every 64 MiB (`sync_bytes`),
+//! by the commit that comes to it, and it flushes when it is closed.
+//!
 //! `async` is SAFE_NOSYNC with a flush every tenth of a second, by a thread. It cannot corrupt the file, but frees no page for reuse until the
 //! next flush, so the file becomes larger by every commit; a flush is therefore asked for after every 64 MiB as well (`sync_bytes`),
 //! which the documentation offers for this. `sync` and `write-through` are SYNC_DURABLE: data, then the root, both flushed. These have no
@@ -45,7 +49,12 @@ const UPPER_BYTES_MIN: u64 = 64 << 30;
 const GROWTH_STEP_BYTES: u64 = 128 << 20;
 const SYNC_BYTES: u64 = 64 << 20;
 
-pub struct Mdbx {
+/// UTTERLY_NOSYNC in `none`.
+pub type Mdbx = MdbxIn<false>;
+/// SAFE_NOSYNC in `none`.
+pub type MdbxSafe = MdbxIn<true>;
+
+pub struct MdbxIn<const SAFE: bool> {
     // Readers and the thread end before the environment.
     readers: Mutex<Vec<ReadTransaction>>,
     flusher: Option<Flusher>,
@@ -55,8 +64,9 @@ pub struct Mdbx {
     settings: Settings,
 }
 
-fn flags(sync_mode: SyncMode) -> ffi::MDBX_env_flags_t {
+fn flags(sync_mode: SyncMode, safe: bool) -> ffi::MDBX_env_flags_t {
     let sync = match sync_mode {
+        SyncMode::None if safe => ffi::MDBX_SAFE_NOSYNC | ffi::MDBX_WRITEMAP,
         SyncMode::None => ffi::MDBX_UTTERLY_NOSYNC | ffi::MDBX_WRITEMAP,
         SyncMode::Async => ffi::MDBX_SAFE_NOSYNC,
         SyncMode::Sync | SyncMode::WriteThrough => ffi::MDBX_SYNC_DURABLE,
@@ -84,16 +94,16 @@ fn tight_geometry(settings: &Settings) -> Geometry {
     }
 }
 
-impl Mdbx {
+impl<const SAFE: bool> MdbxIn<SAFE> {
     fn start(path: &Path, settings: &Settings, geometry: &Geometry, creates: bool) -> Result<Self> {
         fs::create_dir_all(path)?;
         let environment = Environment::open(
             &path.join(FILE_NAME),
-            flags(settings.sync_mode),
+            flags(settings.sync_mode, SAFE),
             geometry,
             creates,
         )?;
-        if settings.sync_mode == SyncMode::Async {
+        if settings.sync_mode == SyncMode::Async || SAFE && settings.sync_mode == SyncMode::None {
             environment.set_option(ffi::MDBX_opt_sync_bytes, SYNC_BYTES)?;
         }
         let environment = Arc::new(environment);
@@ -150,7 +160,7 @@ impl Mdbx {
 
 pub struct MdbxBatch<'a>(WriteTransaction<'a>);
 
-impl Writer for Mdbx {
+impl<const SAFE: bool> Writer for MdbxIn<SAFE> {
     type Batch<'a> = MdbxBatch<'a>;
 
     #[inline]
@@ -190,14 +200,20 @@ impl Batch for MdbxBatch<'_> {
     }
 }
 
-impl Engine for Mdbx {
-    const CAPABILITIES: Capabilities = Capabilities::FULL;
+impl<const SAFE: bool> Engine for MdbxIn<SAFE> {
+    const CAPABILITIES: Capabilities = Capabilities {
+        none_risks_database: !SAFE,
+        ..Capabilities::FULL
+    };
 
-    type Snapshot<'a> = MdbxSnapshot<'a>;
+    type Snapshot<'a> = MdbxSnapshot<'a, SAFE>;
     type Writes<'a> = MdbxBatch<'a>;
 
     fn describe(settings: &Settings) -> Description {
         let sync = match settings.sync_mode {
+            SyncMode::None if SAFE => format!(
+                "SAFE_NOSYNC, WRITEMAP, a flush after every {SYNC_BYTES} bytes and when it is closed: a power failure costs the newest commits"
+            ),
             SyncMode::None => {
                 "UTTERLY_NOSYNC, WRITEMAP, closed without a flush: survives the process; a power failure may cost the database"
                     .to_owned()
@@ -250,7 +266,7 @@ impl Engine for Mdbx {
     }
 
     #[inline]
-    fn snapshot(&self, _mode: ReadMode) -> Result<MdbxSnapshot<'_>> {
+    fn snapshot(&self, _mode: ReadMode) -> Result<MdbxSnapshot<'_, SAFE>> {
         let pooled = self.readers().pop();
         let reader = match pooled {
             Some(mut reader) => {
@@ -310,20 +326,20 @@ impl Engine for Mdbx {
     }
 }
 
-pub struct MdbxSnapshot<'a> {
-    engine: &'a Mdbx,
+pub struct MdbxSnapshot<'a, const SAFE: bool> {
+    engine: &'a MdbxIn<SAFE>,
     /// Present until dropped.
     reader: Option<ReadTransaction>,
 }
 
-impl MdbxSnapshot<'_> {
+impl<const SAFE: bool> MdbxSnapshot<'_, SAFE> {
     #[inline]
     fn reader(&self) -> Result<&ReadTransaction> {
         self.reader.as_ref().context("the snapshot is closed")
     }
 }
 
-impl Drop for MdbxSnapshot<'_> {
+impl<const SAFE: bool> Drop for MdbxSnapshot<'_, SAFE> {
     fn drop(&mut self) {
         if let Some(mut reader) = self.reader.take() {
             // One that cannot be reset ends instead.
@@ -334,7 +350,7 @@ impl Drop for MdbxSnapshot<'_> {
     }
 }
 
-impl Snapshot for MdbxSnapshot<'_> {
+impl<const SAFE: bool> Snapshot for MdbxSnapshot<'_, SAFE> {
     type Cursor<'c>
         = MdbxCursor<'c>
     where

@@ -265,7 +265,10 @@ impl Drop for SqliteBatch<'_> {
 }
 
 impl Engine for Sqlite {
-    const CAPABILITIES: Capabilities = Capabilities::FULL;
+    const CAPABILITIES: Capabilities = Capabilities {
+        none_risks_database: true,
+        ..Capabilities::FULL
+    };
 
     type Snapshot<'a> = SqliteSnapshot<'a>;
     type Writes<'a> = SqliteBatch<'a>;
