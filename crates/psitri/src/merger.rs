@@ -284,7 +284,7 @@ fn is_released(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
             if writer.generation <= generation {
                 // The writer would keep the arena alive.
                 if let Some(last) = writer.buffer.take() {
-                    writer.entries_last = last.buffer().stats().entries;
+                    writer.entries_last = last.buffer().directory_entries();
                 }
                 writer.generation = 0;
             }

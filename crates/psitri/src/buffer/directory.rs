@@ -1,8 +1,8 @@
 //! `Directory`: a hash table beside the radix tree, from key to entry, for point lookups.
 //!
 //! The radix tree keeps the order; a lookup in it costs a cache miss a level. The directory finds the entry, or its absence,
-//! with one miss. It holds every entry of its buffer or does not exist: a buffer with few entries does without one, and so
-//! does one for whose table the arena has no room.
+//! with one miss. It holds every entry of its buffer but those that `sequence.rs` names, or does not exist: a buffer with few entries does without
+//! one, and so does one for whose table the arena has no room.
 //!
 //! ```text
 //! slot    entry reference u32 (0: empty) | hash of the key u32 << 32
@@ -14,9 +14,9 @@
 //!
 //! # Invariants
 //! 1. A slot is written once, with a release store, after its entry is complete.
-//! 2. A table is published, with a release store, after it holds every entry there is. Older tables stay in the arena: a
+//! 2. A table is published, with a release store, after it holds every entry of the one before. Older tables stay in the arena: a
 //!    reader that still uses one misses only entries inserted after it took its snapshot.
-//! 3. An entry is in the directory before any of its versions is committed.
+//! 3. An entry is in the directory, or in the sequence, before any of its versions is committed.
 //!
 //! # Failure modes
 //! No room for a larger table: the directory is given up, lookups go through the tree.
@@ -24,6 +24,12 @@
 use super::arena::Memory;
 use crate::sync::{AtomicU64, Ordering};
 
+/// Entries from which a directory is too large for the nearer caches, so that it pays to leave a sequence out. Few in tests.
+pub(super) const SEQUENCE_FROM: u64 = if cfg!(any(loom, debug_assertions)) {
+    ENTRIES_MIN
+} else {
+    1 << 15
+};
 /// Entries from which a directory pays.
 pub(super) const ENTRIES_MIN: u64 = if cfg!(loom) { 2 } else { 24 };
 const SLOTS_MIN: u64 = if cfg!(loom) { 8 } else { 128 };

@@ -17,6 +17,7 @@ use super::directory::{Directory, Table};
 use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
 use super::node::{self, Node};
 use super::range_tombstones::{RangeTombstone, RangeTombstones};
+use super::sequence::Sequence;
 use super::writer::BufferWriter;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering, OwnLines};
 use std::hash::BuildHasher;
@@ -61,6 +62,7 @@ pub struct BufferStats {
 pub struct KeyspaceBuffer {
     pub(super) root: AtomicU32,
     pub(super) directory: Directory,
+    pub(super) sequence: Sequence,
     pub(super) range_tombstones: RangeTombstones,
     arena: Arc<Arena>,
     pub(super) entries_expected: u64,
@@ -74,6 +76,9 @@ pub(super) struct Written {
     pub entries: AtomicU64,
     pub bytes: AtomicU64,
     pub csn_last: AtomicU64,
+    /// Entries that are in no directory as they came in ascending order, and the last number of these.
+    pub sequence_entries: AtomicU64,
+    pub sequence_last: AtomicU64,
 }
 
 impl KeyspaceBuffer {
@@ -82,11 +87,12 @@ impl KeyspaceBuffer {
         KeyspaceBuffer::with_expected(arena, 0)
     }
 
-    /// An empty buffer that will probably take about this many entries.
+    /// An empty buffer whose directory will probably take about this many entries.
     pub fn with_expected(arena: Arc<Arena>, entries_expected: u64) -> Arc<KeyspaceBuffer> {
         Arc::new(KeyspaceBuffer {
             root: AtomicU32::new(0),
             directory: Directory::new(),
+            sequence: Sequence::new(),
             entries_expected,
             range_tombstones: RangeTombstones::new(),
             arena,
@@ -188,7 +194,13 @@ impl KeyspaceBuffer {
         }
     }
 
-    /// The entry of a key whose hash is known, from the directory.
+    /// Entries that have, or would have, a place in the directory.
+    pub fn directory_entries(&self) -> u64 {
+        let left_out = self.written.sequence_entries.load(Ordering::Relaxed);
+        self.written.entries.load(Ordering::Relaxed) - left_out
+    }
+
+    /// The entry of a key whose hash is known, where there is a directory.
     #[inline(always)]
     pub(super) fn find_in<'b>(
         &'b self,
@@ -200,6 +212,25 @@ impl KeyspaceBuffer {
             .candidates(hash)
             .map(|reference| Entry::of(self.memory(), EntryRef(reference)))
             .find(|entry| entry.key() == key)
+            .or_else(|| self.find_left_out(key))
+    }
+
+    /// The entry of a key that the directory does not have.
+    #[inline(always)]
+    fn find_left_out(&self, key: &[u8]) -> Option<Entry<'_>> {
+        if self.sequence.is_empty() {
+            return None;
+        }
+        self.find_in_sequence(key)
+    }
+
+    #[inline(never)]
+    fn find_in_sequence(&self, key: &[u8]) -> Option<Entry<'_>> {
+        let last = &self.written.sequence_last;
+        if !self.sequence.may_have(self.memory(), last, key) {
+            return None;
+        }
+        self.find_in_tree(key)
     }
 
     /// Asks for the lines of the directory in which a search for keys with these hashes begins: those of several buffers arrive side by side.

@@ -12,9 +12,11 @@
 //! | `byte_search.rs` | searches among their key bytes |
 //! | `entry.rs` | entries, versions |
 //! | `directory.rs` | hash table for point lookups |
+//! | `sequence.rs` | ascending keys that are not in it |
 //! | `keyspace.rs` | a buffer: point lookups |
 //! | `writer.rs` | the one writer of a buffer |
 //! | `writer/insert.rs` | how it inserts keys |
+//! | `writer/run.rs` | ascending keys, as they are inserted |
 //! | `walk.rs` | paths through the radix tree |
 //! | `cursor.rs` | ordered positions |
 //! | `range_tombstones.rs` | deletions of ranges |
@@ -32,6 +34,7 @@ mod error;
 mod keyspace;
 mod node;
 mod range_tombstones;
+mod sequence;
 mod walk;
 mod writer;
 

@@ -19,6 +19,7 @@
 #![allow(unsafe_code)] // own reads, tied to a borrow of the writer; two `unsafe fn`
 
 mod insert;
+mod run;
 
 use super::arena::{Chunk, LINE_BYTES, Memory, UNIT_BYTES};
 use super::cursor::BufferCursor;
@@ -30,6 +31,7 @@ use super::error::BufferError;
 use super::keyspace::KeyspaceBuffer;
 use super::range_tombstones::TombstoneRef;
 use crate::sync::{Arc, Ordering};
+use run::Run;
 
 /// Memory that was used again is charged in portions.
 const CHARGE_BYTES: u64 = 1 << 10;
@@ -60,8 +62,9 @@ pub struct BufferWriter {
     buffer: Arc<KeyspaceBuffer>,
     chunk: Chunk,
     chunk_bytes_next: u64,
-    /// The entry inserted last; 0 before there is one.
-    newest: EntryRef,
+    run: Run,
+    /// The node above the key that was inserted last; 0 if there was none.
+    parent: u32,
     /// A commit that all readers see.
     csn_seen: u64,
     /// Versions until it is out of date.
@@ -81,7 +84,8 @@ impl BufferWriter {
             buffer: buffer.clone(),
             chunk: buffer.arena().nothing(),
             chunk_bytes_next: CHUNK_BYTES_MIN,
-            newest: EntryRef(0),
+            run: Run::default(),
+            parent: 0,
             csn_seen: 0,
             seen_versions_left: 0,
             reused_bytes: 0,

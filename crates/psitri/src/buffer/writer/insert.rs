@@ -11,10 +11,8 @@ use super::super::keyspace::hash_of;
 use super::super::node::{self, NODE_BYTES_MIN, Node, Position};
 use super::super::walk::mismatch;
 use super::BufferWriter;
+use super::run::Step;
 use crate::sync::{AtomicU32, Ordering};
-
-/// Keys whose last bytes are no further apart than this are taken for neighbours in a sequence.
-const SEQUENCE_GAP_MAX: u8 = 8;
 
 /// Where a child reference is kept: byte offset in the arena, or the root.
 type Slot = Option<usize>;
@@ -35,49 +33,94 @@ impl BufferWriter {
         key: &[u8],
         room_bytes: usize,
     ) -> Result<EntryRef, BufferError> {
-        let Some(table) = self.buffer.directory.table(self.memory()) else {
+        if self.buffer.directory.table(self.memory()).is_none() {
             let before = self.entries();
             let entry = self.find_or_insert_in_tree(key, room_bytes)?;
             if self.entries() != before && self.entries() == directory::ENTRIES_MIN {
                 self.build_directory();
             }
             return Ok(entry);
+        }
+        let step = self.run.step(self.memory(), key);
+        let inserted = match step {
+            Step::Beside => self.insert_beside_run(key, room_bytes)?,
+            Step::Near | Step::Other => None,
         };
-        let hash = hash_of(key);
-        if self.follows_newest(key) {
-            table.prefetch(hash);
-        } else if let Some(entry) = self.buffer.find_in(table, key, hash) {
-            return Ok(entry.reference());
-        }
-        let before = self.entries();
-        let entry = self.find_or_insert_in_tree(key, room_bytes)?;
-        if self.entries() == before {
-            return Ok(entry);
-        }
-        if let Some(table) = self.buffer.directory.table(self.memory()) {
-            if table.is_full(self.entries()) {
-                self.grow_directory(hash, entry);
-            } else {
-                table.insert(hash, entry.0);
+        let entry = match inserted {
+            Some(entry) => entry,
+            None => {
+                // The neighbour's place in the tree was gone to a moment ago; that in the directory of a key that was never there is in no cache.
+                if step != Step::Beside
+                    && let Some(entry) = self.buffer.find(key)
+                {
+                    return Ok(entry.reference());
+                }
+                let before = self.entries();
+                let entry = self.find_or_insert_in_tree(key, room_bytes)?;
+                if self.entries() == before {
+                    return Ok(entry);
+                }
+                entry
             }
+        };
+        self.run.inserted(step, entry, self.parent);
+        if step == Step::Other || !self.leave_out(entry) {
+            self.add_to_directory(key, entry);
         }
         Ok(entry)
     }
 
-    /// Whether the key comes right behind the one inserted last, as those of a sequence do. Then it is looked for in the tree, on the way
-    /// that was gone a moment ago; the place in the directory of a key that was never there is in no cache.
+    /// Inserts a key beside the last one of the run, if that takes no search: the node has room, and no child for it.
     #[inline(always)]
-    fn follows_newest(&self, key: &[u8]) -> bool {
-        if self.newest.0 == 0 {
+    fn insert_beside_run(
+        &mut self,
+        key: &[u8],
+        room_bytes: usize,
+    ) -> Result<Option<EntryRef>, BufferError> {
+        let reference = self.run.node();
+        if reference == 0 {
+            return Ok(None);
+        }
+        let node = Node::new(self.memory(), reference);
+        // All keys below the node agree up to there: with the last one of the run, and so with this one.
+        let depth = node.depth();
+        if depth + 1 != key.len() || !node.has_room() {
+            return Ok(None);
+        }
+        if position_in(key, depth).is_none_or(|position| node.child_at(position) != 0) {
+            return Ok(None);
+        }
+        let room_bytes = entry_bytes_checked(key)? + room_bytes;
+        self.add_child(reference, None, key, room_bytes).map(Some)
+    }
+
+    /// Leaves a key of the run out of the directory. False if it has to go there.
+    #[inline(always)]
+    fn leave_out(&self, entry: EntryRef) -> bool {
+        if !self.run.is_long() || self.buffer.directory_entries() < directory::SEQUENCE_FROM {
             return false;
         }
-        let newest = Entry::of(self.memory(), self.newest).key();
-        let (Some((rest, [low])), Some((newest_rest, [newest_low]))) =
-            (key.split_last_chunk::<1>(), newest.split_last_chunk::<1>())
-        else {
-            return false;
+        let written = &self.buffer.written;
+        let sequence = &self.buffer.sequence;
+        let is_left_out = sequence.append(self.memory(), &written.sequence_last, entry);
+        if is_left_out {
+            let entries = written.sequence_entries.load(Ordering::Relaxed) + 1;
+            written.sequence_entries.store(entries, Ordering::Relaxed);
+        }
+        is_left_out
+    }
+
+    #[inline]
+    fn add_to_directory(&self, key: &[u8], entry: EntryRef) {
+        let Some(table) = self.buffer.directory.table(self.memory()) else {
+            return;
         };
-        rest == newest_rest && (1..=SEQUENCE_GAP_MAX).contains(&low.wrapping_sub(*newest_low))
+        let hash = hash_of(key);
+        if table.is_full(self.buffer.directory_entries()) {
+            self.grow_directory(hash, entry);
+        } else {
+            table.insert(hash, entry.0);
+        }
     }
 
     fn entries(&self) -> u64 {
@@ -116,7 +159,7 @@ impl BufferWriter {
         let Some(old) = self.buffer.directory.table(self.memory()) else {
             return;
         };
-        match self.claim_table(directory::slots_for(self.entries() * 2)) {
+        match self.claim_table(directory::slots_for(self.buffer.directory_entries() * 2)) {
             Some(table) => {
                 table.insert_all(old);
                 table.insert(hash, entry.0);
@@ -200,6 +243,7 @@ impl BufferWriter {
             self.reserve(room_bytes + LINE_BYTES)?;
             let entry = self.create_entry(key, room_bytes)?;
             Node::new(self.memory(), reference).add(position, entry_reference_of(entry));
+            self.parent = reference;
             self.count_entry();
             return Ok(entry);
         }
@@ -209,7 +253,10 @@ impl BufferWriter {
         let entry = self.create_entry(key, room_bytes)?;
         let grown = Node::new(self.memory(), reference).grow(at);
         grown.add(position, entry_reference_of(entry));
-        self.publish(slot, grown.reference());
+        let grown = grown.reference();
+        self.publish(slot, grown);
+        self.run.replaced(reference, grown);
+        self.parent = grown;
         Ok(entry)
     }
 
@@ -245,15 +292,16 @@ impl BufferWriter {
         let node = Node::create(self.memory(), at, differs_at, sample);
         node.add(position_below, below);
         node.add(position_key, entry_reference_of(entry));
-        self.publish(slot, node.reference());
+        let node = node.reference();
+        self.publish(slot, node);
+        self.parent = node;
         Ok(entry)
     }
 
     /// `use_bytes`: the entry and what will be put behind it.
     fn create_entry(&mut self, key: &[u8], use_bytes: usize) -> Result<EntryRef, BufferError> {
         let at = self.allocate_lined(entry_bytes(key.len()), use_bytes)?;
-        self.newest = Entry::create(self.memory(), at, key).reference();
-        Ok(self.newest)
+        Ok(Entry::create(self.memory(), at, key).reference())
     }
 
     /// Makes a new subtree reachable, with one entry more than before.
@@ -298,38 +346,103 @@ mod tests {
     use super::*;
     use crate::buffer::{Arena, KeyspaceBuffer};
     use crate::sync::Arc;
+    use std::collections::BTreeMap;
 
-    /// Keys that follow the newest one, new and present ones, over the ends of a byte: each has one entry, once in the tree and once in
-    /// the directory.
+    /// Puts keys, and checks that each has one entry, in one place: in the directory, or in what was left out of it.
+    struct Checked {
+        buffer: Arc<KeyspaceBuffer>,
+        writer: BufferWriter,
+        entries: BTreeMap<Vec<u8>, EntryRef>,
+    }
+
+    impl Checked {
+        fn new() -> Checked {
+            let buffer = KeyspaceBuffer::new(Arc::new(Arena::new(4 << 20).unwrap()));
+            Checked {
+                writer: buffer.writer().unwrap(),
+                buffer,
+                entries: BTreeMap::new(),
+            }
+        }
+
+        fn put(&mut self, key: &[u8]) {
+            let entry = self.writer.entry(key).unwrap();
+            assert_eq!(*self.entries.entry(key.to_vec()).or_insert(entry), entry);
+        }
+
+        /// Returns how many were left out.
+        fn check(&self) -> u64 {
+            let buffer = &self.buffer;
+            assert_eq!(buffer.stats().entries, self.entries.len() as u64);
+            let table = buffer.directory.table(buffer.memory()).unwrap();
+            let mut left_out = 0;
+            for (key, &entry) in &self.entries {
+                assert_eq!(self.writer.find_entry(key), Some(entry));
+                let places = table.candidates(hash_of(key));
+                match places.filter(|&place| place == entry.0).count() {
+                    0 => left_out += 1,
+                    places => assert_eq!(places, 1),
+                }
+                let above = [key, &[0][..]].concat();
+                let found = self.entries.get(&above).copied();
+                assert_eq!(self.writer.find_entry(&above), found);
+            }
+            let mut cursor = buffer.cursor();
+            let mut more = cursor.first();
+            for (key, &entry) in &self.entries {
+                assert!(more && cursor.key() == key && cursor.entry() == Some(entry));
+                more = cursor.next();
+            }
+            assert!(!more);
+            let in_directory = self.entries.len() as u64 - left_out;
+            assert_eq!(buffer.directory_entries(), in_directory);
+            left_out
+        }
+    }
+
     #[test]
     fn a_sequence_has_every_key_once() {
-        let buffer = KeyspaceBuffer::new(Arc::new(Arena::new(4 << 20).unwrap()));
-        let mut writer = buffer.writer().unwrap();
-        let mut entries = std::collections::BTreeMap::new();
-        let mut followed = 0;
-        let mut put = |number: u32| {
-            let key = number.to_be_bytes();
-            let is_new = !entries.contains_key(&key);
-            followed += u32::from(!is_new && writer.follows_newest(&key));
-            let entry = writer.entry(&key).unwrap();
-            assert_eq!(*entries.entry(key).or_insert(entry), entry);
-        };
-        (0..1000).step_by(4).for_each(&mut put);
-        for number in (1..1000).step_by(4) {
-            put(number);
-            put(number + 1);
-            put(number + 3);
+        let mut checked = Checked::new();
+        (0..1000u32)
+            .step_by(4)
+            .for_each(|n| checked.put(&n.to_be_bytes()));
+        assert!(checked.check() > 200);
+        for number in (1..1000u32).step_by(4) {
+            checked.put(&number.to_be_bytes());
+            checked.put(&(number + 1).to_be_bytes());
+            checked.put(&(number + 3).to_be_bytes());
         }
-        assert!(
-            followed > 200,
-            "only {followed} keys were there and followed"
-        );
-        assert_eq!(buffer.stats().entries, entries.len() as u64);
-        let table = buffer.directory.table(buffer.memory()).unwrap();
-        for (key, entry) in entries {
-            assert_eq!(writer.find_entry(&key), Some(entry));
-            let places = table.candidates(hash_of(&key));
-            assert_eq!(places.filter(|&place| place == entry.0).count(), 1);
+        (500..3000u32).for_each(|n| checked.put(&n.to_be_bytes()));
+        assert!(checked.check() > 2000);
+    }
+
+    #[test]
+    fn decimal_numbers_are_a_sequence() {
+        let mut checked = Checked::new();
+        for number in 0..5000 {
+            checked.put(format!("user:{number:09}").as_bytes());
         }
+        assert!(checked.check() > 4000);
+    }
+
+    /// A log among accounts that are new as well, a second log, and keys that others are prefixes of.
+    #[test]
+    fn a_sequence_among_others_is_left_out() {
+        let mut checked = Checked::new();
+        for number in 0..3000u64 {
+            checked.put(&[b"log", &number.to_be_bytes()[..]].concat());
+            checked.put(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+            if number % 3 == 0 {
+                checked.put(&[b"lot", &number.to_be_bytes()[..]].concat());
+                checked.put(&[b"log", &number.to_be_bytes()[..], b"x"].concat());
+            }
+            if number > 2500 {
+                checked.put(&[b"log", &(2 * number).to_be_bytes()[..]].concat());
+            }
+            if number % 7 == 0 {
+                checked.put(&vec![7; number as usize / 50]);
+            }
+        }
+        assert!(checked.check() > 1000);
     }
 }
