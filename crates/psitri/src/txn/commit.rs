@@ -30,14 +30,24 @@ impl WriteTxn {
             return self.commit_private(durability).map(|()| None);
         }
         let engine = &self.db.engine;
-        let mut ops = std::mem::take(&mut self.parts[0].guard.ops);
+        // The record is built in the first part, which keeps the memory for the next transaction.
+        let (first, others) = self.parts.split_at_mut(1);
+        let first_id = first[0].id;
+        let WriterSlot {
+            buffer,
+            touched,
+            ops,
+            ..
+        } = &mut *first[0].guard;
+        let buffer = buffer.as_mut().expect("an open part has a writer");
         ops.clear();
         if engine.log.is_some() {
-            for part in &self.parts {
-                part.encode(&mut ops);
+            encode(ops, first_id, buffer, touched);
+            for part in &*others {
+                part.encode(ops);
             }
         }
-        let (parts, large_values) = (&mut self.parts, &mut self.large_values);
+        let large_values = &mut self.large_values;
         let pin = self.pin.as_ref().expect("a transaction has a pin");
         #[expect(
             unsafe_code,
@@ -56,13 +66,13 @@ impl WriteTxn {
                 if !large_values.is_empty() {
                     generation.take_large_values(large_values);
                 }
-                for part in parts.iter_mut() {
+                stamp(buffer, touched, csn);
+                for part in others {
                     part.stamp(csn);
                 }
             },
         );
         drop(commits);
-        self.parts[0].guard.ops = ops;
         let logged = logged?;
         self.leave();
         Ok(Some(logged))
@@ -70,46 +80,52 @@ impl WriteTxn {
 }
 
 impl Part {
-    /// Adds what the part changed to a log record: of several versions of a key, the newest.
+    /// Adds what the part changed to a log record.
     pub(super) fn encode(&self, ops: &mut OpsBuilder) {
-        let WriterSlot {
-            buffer, touched, ..
-        } = &*self.guard;
-        let buffer: &BufferWriter = buffer.as_ref().expect("an open part has a writer");
-        for step in touched {
-            match step {
-                Touched::Range(range) => {
-                    let (lo, hi) = &range.1;
-                    ops.delete_range(self.id, lo, hi.as_deref());
-                }
-                Touched::Version(entry, version) => {
-                    if buffer.newest(*entry) != Some(*version) {
-                        continue;
-                    }
-                    let (key, payload) = (buffer.key(*entry), buffer.payload(*version));
-                    match buffer.kind(*version) {
-                        Kind::Value => ops.put(self.id, key, payload),
-                        Kind::Large => {
-                            ops.put_large(self.id, key, payload.try_into().expect("24 bytes"));
-                        }
-                        Kind::Tombstone => ops.delete(self.id, key),
-                    }
-                }
-            }
-        }
+        let buffer = self.guard.buffer.as_ref();
+        let buffer = buffer.expect("an open part has a writer");
+        encode(ops, self.id, buffer, &self.guard.touched);
     }
 
     /// Gives every version of the part its CSN.
     pub(super) fn stamp(&mut self, csn: u64) {
-        let WriterSlot {
-            buffer, touched, ..
-        } = &mut *self.guard;
-        let buffer = buffer.as_mut().expect("an open part has a writer");
-        for step in touched.drain(..) {
-            match step {
-                Touched::Version(_, version) => buffer.stamp(version, csn),
-                Touched::Range(range) => buffer.stamp_range_tombstone(&range.0, csn),
+        let slot = &mut *self.guard;
+        let buffer = slot.buffer.as_mut().expect("an open part has a writer");
+        stamp(buffer, &mut slot.touched, csn);
+    }
+}
+
+/// Adds steps to a log record: of several versions of a key, the newest.
+fn encode(ops: &mut OpsBuilder, keyspace: u32, buffer: &BufferWriter, touched: &[Touched]) {
+    for step in touched {
+        match step {
+            Touched::Range(range) => {
+                let (lo, hi) = &range.1;
+                ops.delete_range(keyspace, lo, hi.as_deref());
             }
+            Touched::Version(entry, version) => {
+                if buffer.newest(*entry) != Some(*version) {
+                    continue;
+                }
+                let (key, payload) = (buffer.key(*entry), buffer.payload(*version));
+                match buffer.kind(*version) {
+                    Kind::Value => ops.put(keyspace, key, payload),
+                    Kind::Large => {
+                        ops.put_large(keyspace, key, payload.try_into().expect("24 bytes"));
+                    }
+                    Kind::Tombstone => ops.delete(keyspace, key),
+                }
+            }
+        }
+    }
+}
+
+/// Gives the versions of steps their CSN, and forgets the steps.
+fn stamp(buffer: &mut BufferWriter, touched: &mut Vec<Touched>, csn: u64) {
+    for step in touched.drain(..) {
+        match step {
+            Touched::Version(_, version) => buffer.stamp(version, csn),
+            Touched::Range(range) => buffer.stamp_range_tombstone(&range.0, csn),
         }
     }
 }
