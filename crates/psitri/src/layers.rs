@@ -82,7 +82,7 @@ impl<'a> View<'a> {
     /// errors are for the lookup.
     pub fn prefetch(self, keys: &[&[u8]], hashes: &[u32], mut missing: u32) {
         for buffer in self.buffers() {
-            missing = buffer.prefetch(hashes, missing);
+            missing = buffer.prefetch(keys, hashes, missing);
             if missing == 0 {
                 return;
             }

@@ -244,3 +244,22 @@ fn memory_is_not_used_again_while_a_reader_may_look_at_it() {
         reader.join().unwrap();
     });
 }
+
+#[test]
+fn the_first_key_that_is_left_out_of_the_directory() {
+    reader_sees_a_prefix(&[b"a", b"b", b"c", b"d", b"e"], 3);
+}
+
+#[test]
+fn keys_left_out_over_a_split_and_an_extension() {
+    let keys: [&[u8]; 7] = [
+        b"\0\xfe",
+        b"\0\xff",
+        b"\x01\0",
+        b"\x01\x01",
+        b"\x01\x02",
+        b"\x01\x02x",
+        b"\x01\x03",
+    ];
+    reader_sees_a_prefix(&keys, 5);
+}

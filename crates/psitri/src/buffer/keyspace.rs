@@ -197,7 +197,9 @@ impl KeyspaceBuffer {
     /// Entries that have, or would have, a place in the directory.
     pub fn directory_entries(&self) -> u64 {
         let left_out = self.written.sequence_entries.load(Ordering::Relaxed);
-        self.written.entries.load(Ordering::Relaxed) - left_out
+        let entries = self.written.entries.load(Ordering::Relaxed);
+        // Read beside the writer, the two may be of different moments.
+        entries.saturating_sub(left_out)
     }
 
     /// The entry of a key whose hash is known, where there is a directory.
@@ -226,11 +228,16 @@ impl KeyspaceBuffer {
 
     #[inline(never)]
     fn find_in_sequence(&self, key: &[u8]) -> Option<Entry<'_>> {
+        self.is_left_out(key)
+            .then(|| self.find_in_tree(key))
+            .flatten()
+    }
+
+    /// Whether a key that the directory does not have may be here all the same.
+    #[inline(always)]
+    fn is_left_out(&self, key: &[u8]) -> bool {
         let last = &self.written.sequence_last;
-        if !self.sequence.may_have(self.memory(), last, key) {
-            return None;
-        }
-        self.find_in_tree(key)
+        self.sequence.may_have(self.memory(), last, key)
     }
 
     /// Asks for the lines of the directory in which a search for keys with these hashes begins: those of several buffers arrive side by side.
@@ -255,7 +262,7 @@ impl KeyspaceBuffer {
     /// Asks for the cache lines that a lookup of keys with these hashes will need, one bit each in `wanted`, once those of the directory
     /// are there: their misses overlap, those of lookups that follow one another do not. Returns the keys that are probably not here.
     #[inline]
-    pub fn prefetch(&self, hashes: &[u32], wanted: u32) -> u32 {
+    pub fn prefetch(&self, keys: &[&[u8]], hashes: &[u32], wanted: u32) -> u32 {
         let memory = self.memory();
         let Some(table) = self.directory.table(memory) else {
             return wanted;
@@ -268,6 +275,7 @@ impl KeyspaceBuffer {
                     entries[index] = reference;
                     Entry::of(memory, EntryRef(reference)).prefetch();
                 }
+                None if self.is_left_out(keys[index]) => {}
                 None => missing |= 1 << index,
             }
         }

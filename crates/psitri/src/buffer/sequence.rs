@@ -13,7 +13,7 @@
 //! 2. An entry that is left out lies between both, and is in the tree, before any of its versions is committed.
 //!
 //! # Failure modes
-//! None. Keys that are not there cost a walk through the tree if they lie between both.
+//! None. A lookup of a key between both costs a walk through the tree: a node or two that no cache has, as the keys are dense.
 
 use super::arena::Memory;
 use super::entry::{Entry, EntryRef};
@@ -62,27 +62,29 @@ impl Sequence {
             return false;
         }
         let ((rest, number), (first_rest, first_number)) = (split(key), split(first));
-        rest == first_rest && number >= first_number && number <= last.load(Ordering::Acquire)
+        // The numbers first: long keys may have all of the rest in common.
+        number >= first_number && number <= last.load(Ordering::Acquire) && rest == first_rest
     }
 
-    /// Leaves an entry, which is in the tree, out of the directory. False if it is not behind those that were left out before.
-    pub fn append(&self, memory: Memory<'_>, last: &AtomicU64, entry: EntryRef) -> bool {
-        let key = Entry::of(memory, entry).key();
-        let (rest, number) = split(key);
+    /// Whether a key is behind all that were left out before.
+    #[inline(always)]
+    pub fn takes(&self, memory: Memory<'_>, last: &AtomicU64, key: &[u8]) -> bool {
         let first = self.first.load(Ordering::Relaxed);
         if first == 0 {
-            last.store(number, Ordering::Release);
-            self.first.store(entry.0, Ordering::Release);
             return true;
         }
         let first = Entry::of(memory, EntryRef(first)).key();
-        let follows = first.len() == key.len()
-            && split(first).0 == rest
-            && number > last.load(Ordering::Relaxed);
-        if follows {
-            last.store(number, Ordering::Release);
+        let (rest, number) = split(key);
+        first.len() == key.len() && number > last.load(Ordering::Relaxed) && split(first).0 == rest
+    }
+
+    /// Leaves an entry, which is in the tree and which the sequence takes, out of the directory.
+    #[inline(always)]
+    pub fn append(&self, memory: Memory<'_>, last: &AtomicU64, entry: EntryRef) {
+        last.store(split(Entry::of(memory, entry).key()).1, Ordering::Release);
+        if self.first.load(Ordering::Relaxed) == 0 {
+            self.first.store(entry.0, Ordering::Release);
         }
-        follows
     }
 }
 

@@ -196,7 +196,7 @@ impl WriteTxn {
             let hashes = &hashes_of(keys)[..keys.len()];
             own.prefetch_directory(hashes);
             below.prefetch_directories(hashes);
-            let missing = own.prefetch(hashes, u32::MAX >> (32 - keys.len()));
+            let missing = own.prefetch(keys, hashes, u32::MAX >> (32 - keys.len()));
             if missing != 0 {
                 below.prefetch(keys, hashes, missing);
             }

@@ -13,6 +13,8 @@ use super::super::sequence::split;
 const OTHERS_MAX: u32 = 16;
 /// A key further above the last one does not follow it. Decimal digits that are carried over stay below, if they are not many.
 const GAP_MAX: u64 = 1 << 16;
+/// How far apart the keys of a dense run are, on average. Decimal digits are further.
+const SPACING_MAX: u64 = 16;
 /// Keys after which a run is long. Few in tests.
 const LONG: u32 = if cfg!(any(loom, debug_assertions)) {
     2
@@ -27,6 +29,8 @@ pub(super) struct Run {
     last: u32,
     node: u32,
     length: u32,
+    /// Number of its first key.
+    begin: u64,
     /// Insertions since the last one that were none of the run's.
     others: u32,
 }
@@ -69,20 +73,28 @@ impl Run {
         self.node
     }
 
+    /// Whether there are many keys, so near to one another that the tree has few nodes for them.
     #[inline(always)]
-    pub fn is_long(&self) -> bool {
-        self.length >= LONG
+    pub fn is_long(&self, memory: Memory<'_>) -> bool {
+        self.length >= LONG && self.is_dense(memory)
+    }
+
+    #[inline(always)]
+    fn is_dense(&self, memory: Memory<'_>) -> bool {
+        let (_, last) = split(Entry::of(memory, EntryRef(self.last)).key());
+        last - self.begin <= u64::from(self.length) * SPACING_MAX
     }
 
     /// A key was inserted below `node`.
     #[inline(always)]
-    pub fn inserted(&mut self, step: Step, entry: EntryRef, node: u32) {
+    pub fn inserted(&mut self, memory: Memory<'_>, step: Step, entry: EntryRef, node: u32) {
         if step == Step::Other {
             self.others += 1;
             if self.last != 0 && self.others <= OTHERS_MAX {
                 return;
             }
             self.length = 0;
+            self.begin = split(Entry::of(memory, entry).key()).1;
         }
         (self.last, self.node, self.others) = (entry.0, node, 0);
         self.length = self.length.saturating_add(1);
