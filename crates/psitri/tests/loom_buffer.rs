@@ -252,7 +252,7 @@ fn the_first_key_that_is_left_out_of_the_directory() {
 
 #[test]
 fn keys_left_out_over_a_split_and_an_extension() {
-    let keys: [&[u8]; 7] = [
+    const KEYS: [&[u8]; 7] = [
         b"\0\xfe",
         b"\0\xff",
         b"\x01\0",
@@ -261,5 +261,5 @@ fn keys_left_out_over_a_split_and_an_extension() {
         b"\x01\x02x",
         b"\x01\x03",
     ];
-    reader_sees_a_prefix(&keys, 5);
+    reader_sees_a_prefix(&KEYS, 5);
 }
