@@ -37,6 +37,7 @@ pub(crate) fn hash_of(key: &[u8]) -> u32 {
 }
 
 /// Hashes of at most [`PREFETCH_KEYS_MAX`] keys; the others are 0.
+#[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn hashes_of(keys: &[&[u8]]) -> [u32; PREFETCH_KEYS_MAX] {
     let mut hashes = [0; PREFETCH_KEYS_MAX];

@@ -27,6 +27,7 @@ mod leaf_validate;
 mod reference;
 mod simd;
 
+#[cfg(not(loom))]
 pub(crate) use bytes::compare_keys;
 pub use bytes::shortest_separator;
 pub use error::NodeError;
