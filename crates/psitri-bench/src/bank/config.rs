@@ -1,4 +1,5 @@
 //! Parameters of the bank workload, with the success counts that are known for some of them.
+use super::transfers::ANNOUNCE_MAX;
 use crate::engine::ReadMode;
 use crate::names::NAMES_MAX;
 use crate::workload::{EngineOptions, RunOptions};
@@ -31,6 +32,10 @@ pub struct BankConfig {
     /// Sync after every so many commits; 0 is never
     #[arg(long, default_value_t = 0)]
     pub sync_every: u64,
+
+    /// An engine that can make use of it is told the accounts of so many transfers at once, none beyond the batch; 1 is each transfer on its own
+    #[arg(long, default_value_t = ANNOUNCE_MAX, value_parser = clap::value_parser!(u64).range(1..=ANNOUNCE_MAX))]
+    pub announce: u64,
 
     /// Seed of all random choices
     #[arg(long, default_value_t = 12345)]

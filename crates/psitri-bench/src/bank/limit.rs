@@ -95,6 +95,7 @@ fn phase<W: Writer>(
         sequence_start: 0,
         batch_size: config.batch_size,
         sync_every: 0,
+        announce: config.announce,
     };
     transfers::run(writer, &plan, clock, progress, &AtomicU64::new(0))
 }

@@ -201,6 +201,7 @@ impl<E: Engine> Bank<'_, E> {
             sequence_start,
             batch_size: self.config.batch_size,
             sync_every: self.config.sync_every,
+            announce: self.config.announce,
         };
         let progress = Progress::new(label, attempts);
         transfers::run(self.engine, &plan, self.clock, &progress, committed)

@@ -2,6 +2,9 @@
 //!
 //! One thread. The harness allocates nothing per transfer. Attempts are drawn a block ahead and their names asked for then: they have come by the
 //! time they are needed, and an engine is charged for its own cache misses only.
+//!
+//! The accounts of several transfers are announced at once, for engines that can make use of it: as many as are asked for, and none of the next
+//! commit, since what a commit answers for must have arrived before it.
 use super::attempts::{Attempt, Attempts};
 use super::encoding::{self, LogValue};
 use crate::clock::Clock;
@@ -15,6 +18,8 @@ use anyhow::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK_ATTEMPTS: usize = 16;
+/// At most the accounts of so many transfers are announced at once.
+pub const ANNOUNCE_MAX: u64 = 8;
 /// A phase is divided into so many rounds of the same number of attempts.
 const ROUNDS: u64 = 10;
 /// In a batch that is long, the clock is looked at after so many attempts.
@@ -31,6 +36,8 @@ pub struct Plan<'a> {
     pub batch_size: u64,
     /// Commits between two syncs; 0 for none.
     pub sync_every: u64,
+    /// The accounts of so many transfers of a batch are announced at once, at most [`ANNOUNCE_MAX`].
+    pub announce: u64,
 }
 
 pub struct Outcome {
@@ -67,11 +74,15 @@ impl Transfer {
         }
     }
 
+    #[inline]
+    fn accounts(&self) -> [&[u8]; 2] {
+        [self.source.as_bytes(), self.destination.as_bytes()]
+    }
+
     /// Moves the amount if the source has it. False if not, or if an account is missing: the counts would show it.
     #[inline]
     fn execute<B: Batch>(&self, batch: &mut B, sequence: u64) -> Result<bool> {
-        let (source, destination) = (self.source.as_bytes(), self.destination.as_bytes());
-        batch.announce(&[source, destination]);
+        let [source, destination] = self.accounts();
         let balance_of = |value: Option<&[u8]>| value.and_then(encoding::balance);
         let Some(source_balance) = batch.read(source, balance_of)? else {
             return Ok(false);
@@ -118,13 +129,31 @@ impl<'a> Transfers<'a> {
 
     #[inline]
     fn next(&mut self) -> &Transfer {
+        let position = self.position;
+        self.position += 1;
+        &self.block[position]
+    }
+
+    /// Announces at most `count` of those that come next, one at least. Returns how many it were.
+    #[inline]
+    fn announce<B: Batch>(&mut self, batch: &B, count: u64) -> u64 {
         if self.position == BLOCK_ATTEMPTS {
             self.block = self.coming.map(|it| Transfer::new(self.names, it));
             self.position = 0;
             self.draw();
         }
-        self.position += 1;
-        &self.block[self.position - 1]
+        let coming = &self.block[self.position..];
+        let count = count.clamp(1, ANNOUNCE_MAX.min(coming.len() as u64)) as usize;
+        if count == 1 {
+            batch.announce(&coming[0].accounts());
+            return 1;
+        }
+        let mut keys = [&[][..]; 2 * ANNOUNCE_MAX as usize];
+        for (pair, next) in keys.chunks_exact_mut(2).zip(&coming[..count]) {
+            pair.copy_from_slice(&next.accounts());
+        }
+        batch.announce(&keys[..2 * count]);
+        count as u64
     }
 
     fn draw(&mut self) {
@@ -193,12 +222,18 @@ pub fn run<W: Writer>(
     let mut transfers = Transfers::start(plan);
     let mut latency = Latency::new();
     let (mut successes, mut commits, mut batched) = (0u64, 0u64, 0u64);
+    let mut announced = 0;
 
     let start = clock.ticks();
     let mut throughput = Throughput::start(clock, start);
     let mut rounds = Rounds::start(plan.attempts, start);
     let mut batch = writer.begin()?;
     for done in 1..=plan.attempts {
+        if announced == 0 {
+            let left = (plan.batch_size - batched).min(plan.attempts - done + 1);
+            announced = transfers.announce(&batch, plan.announce.min(left));
+        }
+        announced -= 1;
         let sequence = plan.sequence_start + successes + 1;
         successes += u64::from(transfers.next().execute(&mut batch, sequence)?);
         if done == rounds.end {

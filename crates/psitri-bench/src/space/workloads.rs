@@ -89,6 +89,7 @@ impl Space<'_> {
             sequence_start: 0,
             batch_size: 1,
             sync_every: 0,
+            announce: 1,
         };
         let clock = Clock::new();
         let progress = Progress::new("transfers", plan.attempts);
