@@ -112,6 +112,8 @@ struct Transfers<'a> {
     coming: [Attempt; BLOCK_ATTEMPTS],
     block: [Transfer; BLOCK_ATTEMPTS],
     position: usize,
+    /// Up to where the block was announced.
+    announced: usize,
 }
 
 impl<'a> Transfers<'a> {
@@ -122,38 +124,41 @@ impl<'a> Transfers<'a> {
             coming: [Attempt::default(); BLOCK_ATTEMPTS],
             block: [Transfer::EMPTY; BLOCK_ATTEMPTS],
             position: BLOCK_ATTEMPTS,
+            announced: BLOCK_ATTEMPTS,
         };
         transfers.draw();
         transfers
     }
 
+    /// The next transfer. It is announced here, with others that come next, if it was not yet: `most` of them, this one included.
     #[inline]
-    fn next(&mut self) -> &Transfer {
-        let position = self.position;
+    fn next<B: Batch>(&mut self, batch: &B, most: u64) -> &Transfer {
+        if self.position == self.announced {
+            self.announce(batch, most);
+        }
         self.position += 1;
-        &self.block[position]
+        &self.block[self.position - 1]
     }
 
-    /// Announces at most `count` of those that come next, one at least. Returns how many it were.
     #[inline]
-    fn announce<B: Batch>(&mut self, batch: &B, count: u64) -> u64 {
+    fn announce<B: Batch>(&mut self, batch: &B, most: u64) {
         if self.position == BLOCK_ATTEMPTS {
             self.block = self.coming.map(|it| Transfer::new(self.names, it));
             self.position = 0;
             self.draw();
         }
         let coming = &self.block[self.position..];
-        let count = count.clamp(1, ANNOUNCE_MAX.min(coming.len() as u64)) as usize;
+        let count = most.clamp(1, ANNOUNCE_MAX.min(coming.len() as u64)) as usize;
+        self.announced = self.position + count;
         if count == 1 {
-            batch.announce(&coming[0].accounts());
-            return 1;
+            // One transfer a commit: as cheap as if there were no others.
+            return batch.announce(&coming[0].accounts());
         }
         let mut keys = [&[][..]; 2 * ANNOUNCE_MAX as usize];
         for (pair, next) in keys.chunks_exact_mut(2).zip(&coming[..count]) {
             pair.copy_from_slice(&next.accounts());
         }
         batch.announce(&keys[..2 * count]);
-        count as u64
     }
 
     fn draw(&mut self) {
@@ -222,20 +227,16 @@ pub fn run<W: Writer>(
     let mut transfers = Transfers::start(plan);
     let mut latency = Latency::new();
     let (mut successes, mut commits, mut batched) = (0u64, 0u64, 0u64);
-    let mut announced = 0;
 
     let start = clock.ticks();
     let mut throughput = Throughput::start(clock, start);
     let mut rounds = Rounds::start(plan.attempts, start);
     let mut batch = writer.begin()?;
     for done in 1..=plan.attempts {
-        if announced == 0 {
-            let left = (plan.batch_size - batched).min(plan.attempts - done + 1);
-            announced = transfers.announce(&batch, plan.announce.min(left));
-        }
-        announced -= 1;
         let sequence = plan.sequence_start + successes + 1;
-        successes += u64::from(transfers.next().execute(&mut batch, sequence)?);
+        let left = (plan.batch_size - batched).min(plan.attempts - done + 1);
+        let transfer = transfers.next(&batch, plan.announce.min(left));
+        successes += u64::from(transfer.execute(&mut batch, sequence)?);
         if done == rounds.end {
             rounds.next(clock);
         }
@@ -274,4 +275,106 @@ pub fn run<W: Writer>(
         throughput,
         rounds: rounds.rates(clock),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::End;
+    use crate::names;
+    use std::cell::RefCell;
+
+    /// What a commit was told of, and what it asked for.
+    #[derive(Default)]
+    struct Told {
+        announced: Vec<Vec<u8>>,
+        read: Vec<Vec<u8>>,
+    }
+
+    #[derive(Default)]
+    struct Listener(RefCell<Vec<Told>>);
+
+    impl Writer for Listener {
+        type Batch<'a> = &'a Listener;
+
+        fn begin(&self) -> Result<&Listener> {
+            self.0.borrow_mut().push(Told::default());
+            Ok(self)
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Batch for &Listener {
+        fn announce(&self, keys: &[&[u8]]) {
+            let mut all = self.0.borrow_mut();
+            let told = all.last_mut().unwrap();
+            assert_eq!(told.announced.len(), told.read.len(), "too early");
+            told.announced.extend(keys.iter().map(|key| key.to_vec()));
+        }
+
+        fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+            self.0
+                .borrow_mut()
+                .last_mut()
+                .unwrap()
+                .read
+                .push(key.to_vec());
+            Ok(look(Some(&1000u64.to_le_bytes()[..])))
+        }
+
+        fn put(&mut self, _: &[u8], _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn delete(&mut self, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn pop(&mut self, _: End, _: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
+            Ok(false)
+        }
+
+        fn commit(self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Each commit is told of all accounts that it reads, once, in their order, and of no others.
+    #[test]
+    fn a_commit_is_told_of_its_own_accounts() {
+        let names = names::names(100, 1);
+        for (batch_size, announce) in [(1, 8), (7, 8), (100, 8), (100, 3), (100, 1), (1000, 8)] {
+            let listener = Listener::default();
+            let plan = Plan {
+                names: &names,
+                attempts: 250,
+                seed: 1,
+                amount_max: 1,
+                sequence_start: 0,
+                batch_size,
+                sync_every: 0,
+                announce,
+            };
+            let progress = Progress::new("transfers", plan.attempts);
+            let outcome = run(
+                &listener,
+                &plan,
+                &Clock::new(),
+                &progress,
+                &AtomicU64::new(0),
+            );
+            assert_eq!(outcome.unwrap().successes, plan.attempts);
+            let commits = listener.0.into_inner();
+            assert_eq!(
+                commits.iter().map(|told| told.read.len()).sum::<usize>(),
+                500
+            );
+            for told in commits {
+                assert_eq!(told.announced, told.read);
+            }
+        }
+    }
 }

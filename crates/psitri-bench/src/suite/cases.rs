@@ -149,7 +149,7 @@ const OVERWRITE: &[&str] = &["psitri", "rocksdb", "mdbx", "fjall"];
 const SQL_BANK: &[&str] = &["psitri", "sqlite"];
 /// The engine that can be told of keys ahead, and the fastest of those that cannot.
 const ANNOUNCED: &[&str] = &["psitri", "rocksdb", "mdbx", "lmdb", "canopydb"];
-/// A hundredth of the speed of the others: they would take as long as all of these.
+/// So slow that the bank would take half as long again, or twice as long, for them alone: 7,000 to 13,000 transfers a second at one a commit, 23,000 at 100.
 const FULL_ONLY: &[&str] = &["mdbx-safe"];
 
 /// Collects the cases for which there are engines.
