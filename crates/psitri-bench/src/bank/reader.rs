@@ -2,13 +2,18 @@
 //!
 //! Every read must find its account. In mode `latest`, every snapshot must also hold the newest log entry whose commit had returned
 //! before the snapshot was taken: one read a batch, not counted, that finds a stale snapshot.
+//!
+//! Accounts are drawn some reads ahead and their names asked for then, as the writing side does: an engine is charged for its own cache misses only.
 use super::encoding;
 use crate::clock::Clock;
 use crate::engine::{Engine, ReadMode, Snapshot};
 use crate::names::Name;
+use crate::prefetch::prefetch;
 use crate::rng::Draws;
 use anyhow::Result;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const AHEAD_READS: usize = 16;
 
 pub struct Plan<'a> {
     pub names: &'a [Name],
@@ -28,6 +33,39 @@ pub struct Outcome {
     pub stale_snapshots: u64,
 }
 
+/// The accounts to read, one after the other.
+struct Accounts<'a> {
+    names: &'a [Name],
+    draws: Draws,
+    /// The next ones, from `position` on and round to it.
+    coming: [usize; AHEAD_READS],
+    position: usize,
+}
+
+impl<'a> Accounts<'a> {
+    fn start(names: &'a [Name], seed: u64) -> Self {
+        let mut accounts = Self {
+            names,
+            draws: Draws::new(seed),
+            coming: [0; AHEAD_READS],
+            position: 0,
+        };
+        for _ in 0..AHEAD_READS {
+            accounts.next();
+        }
+        accounts
+    }
+
+    #[inline]
+    fn next(&mut self) -> &'a Name {
+        let drawn = self.draws.triangular(self.names.len() as u64) as usize;
+        prefetch(&self.names[drawn]);
+        let next = std::mem::replace(&mut self.coming[self.position], drawn);
+        self.position = (self.position + 1) % AHEAD_READS;
+        &self.names[next]
+    }
+}
+
 /// Reads until told to stop, at least one batch.
 pub fn run<E: Engine>(
     engine: &E,
@@ -36,7 +74,7 @@ pub fn run<E: Engine>(
     stop: &AtomicBool,
     committed: &AtomicU64,
 ) -> Result<Outcome> {
-    let mut draws = Draws::new(plan.seed);
+    let mut accounts = Accounts::start(plan.names, plan.seed);
     let mut outcome = Outcome::default();
     let start = clock.ticks();
     loop {
@@ -48,9 +86,9 @@ pub fn run<E: Engine>(
             outcome.stale_snapshots += u64::from(!fresh);
         }
         for _ in 0..plan.reads_per_batch {
-            let name = &plan.names[draws.triangular(plan.names.len() as u64) as usize];
-            let balance =
-                snapshot.read(name.as_bytes(), |value| value.and_then(encoding::balance))?;
+            let balance = snapshot.read(accounts.next().as_bytes(), |value| {
+                value.and_then(encoding::balance)
+            })?;
             outcome.found += u64::from(balance.is_some());
         }
         outcome.reads += plan.reads_per_batch;
@@ -60,4 +98,21 @@ pub fn run<E: Engine>(
     }
     outcome.seconds = clock.seconds(start, clock.ticks());
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names;
+
+    #[test]
+    fn accounts_come_in_the_order_in_which_they_are_drawn() {
+        let names = names::names(1000, 1);
+        let mut draws = Draws::new(7);
+        let mut accounts = Accounts::start(&names, 7);
+        for _ in 0..10 * AHEAD_READS {
+            let expected = &names[draws.triangular(names.len() as u64) as usize];
+            assert_eq!(accounts.next().as_bytes(), expected.as_bytes());
+        }
+    }
 }

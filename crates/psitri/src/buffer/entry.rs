@@ -154,10 +154,12 @@ impl<'a> Entry<'a> {
         self.memory.a32(self.at + HEAD).load(Ordering::Acquire)
     }
 
-    /// Asks for the entry's cache line.
+    /// Asks for the cache lines of an entry whose key is this long, and of two small versions behind it.
     #[inline(always)]
-    pub fn prefetch(self) {
+    pub fn prefetch(self, key_len: usize) {
         self.memory.prefetch(self.at);
+        self.memory
+            .prefetch(self.at + entry_bytes(key_len) + 2 * version_bytes(UNIT_BYTES) - 1);
     }
 
     /// Asks for the first cache lines of the newest version.

@@ -214,6 +214,7 @@ impl KeyspaceBuffer {
         table
             .candidates(hash)
             .map(|reference| Entry::of(self.memory(), EntryRef(reference)))
+            .inspect(|entry| entry.prefetch(key.len()))
             .find(|entry| entry.key() == key)
             .or_else(|| self.find_left_out(key))
     }
@@ -256,7 +257,7 @@ impl KeyspaceBuffer {
         if let Some(table) = self.directory.table(memory)
             && let Some(reference) = table.candidates(hash).next()
         {
-            Entry::of(memory, EntryRef(reference)).prefetch();
+            Entry::of(memory, EntryRef(reference)).prefetch(0);
         }
     }
 
@@ -274,7 +275,7 @@ impl KeyspaceBuffer {
             match table.candidates(hashes[index]).next() {
                 Some(reference) => {
                     entries[index] = reference;
-                    Entry::of(memory, EntryRef(reference)).prefetch();
+                    Entry::of(memory, EntryRef(reference)).prefetch(keys[index].len());
                 }
                 None if self.is_left_out(keys[index]) => {}
                 None => missing |= 1 << index,
