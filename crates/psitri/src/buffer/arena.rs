@@ -430,6 +430,12 @@ mod native {
         pub fn prefetch(self, offset: usize) {
             crate::prefetch::line(self.base.as_ptr().wrapping_add(offset));
         }
+
+        /// Asks for the lines behind that of `offset`, for `bytes` bytes. Any offset is fine.
+        #[inline(always)]
+        pub fn prefetch_ahead(self, offset: usize, bytes: usize) {
+            crate::prefetch::ahead(self.base.as_ptr().wrapping_add(offset), bytes);
+        }
     }
 }
 
@@ -544,6 +550,7 @@ mod model {
             }
         }
         pub fn prefetch(self, _offset: usize) {}
+        pub fn prefetch_ahead(self, _offset: usize, _bytes: usize) {}
 
         pub fn zero(self, offset: usize, len: usize) {
             for at in (offset..offset + len).step_by(8) {

@@ -336,9 +336,10 @@ impl BufferWriter {
         if self.chunk.end - self.chunk.start < bytes as u64 {
             self.next_chunk(bytes as u64)?;
         }
-        let at = self.chunk.start;
+        let at = self.chunk.start as usize;
         self.chunk.start += bytes as u64;
-        Ok(at as usize)
+        self.memory().prefetch_ahead(at + bytes, bytes);
+        Ok(at)
     }
 
     /// As [`BufferWriter::allocate`], but begins a new cache line where the first `use_bytes` would touch one line more

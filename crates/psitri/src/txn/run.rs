@@ -23,7 +23,6 @@ const HEADER_BYTES: usize = 9;
 const AHEAD: usize = 8;
 /// How many of its cache lines.
 const LINES_AHEAD: usize = 3;
-const LINE_BYTES: usize = 64;
 /// An entry's share of `places`.
 const PLACE_BYTES: usize = size_of::<Place>();
 
@@ -203,7 +202,7 @@ impl ChangeStream for RunChanges<'_> {
         if let Some(coming) = run.places.get(self.next + AHEAD) {
             let at = run.bytes.as_ptr().wrapping_add(coming.at as usize);
             for line in 0..LINES_AHEAD {
-                prefetch::line(at.wrapping_add(line * LINE_BYTES));
+                prefetch::line(at.wrapping_add(line * prefetch::LINE_BYTES));
             }
         }
         Ok(())

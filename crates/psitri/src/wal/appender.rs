@@ -176,5 +176,7 @@ impl Wal {
         }
         self.end_lsn = lsn + padded_bytes(payload.len());
         debug_assert!(self.end_lsn <= self.limit_lsn);
+        self.current
+            .prefetch_ahead(self.end_lsn, HEADER_BYTES + payload.len());
     }
 }

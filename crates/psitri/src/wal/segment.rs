@@ -302,6 +302,15 @@ impl Segment {
         };
     }
 
+    /// Asks for the memory of a record that is as long as one that ended here.
+    #[inline(always)]
+    pub fn prefetch_ahead(&self, end_lsn: u64, bytes: usize) {
+        if let Some(mapped) = &self.mapped {
+            let at = (DATA_OFFSET + (end_lsn - self.start_lsn)) as usize;
+            crate::prefetch::ahead(mapped.map.as_ptr().wrapping_add(at), bytes);
+        }
+    }
+
     /// Copies bytes to a place in the stream that this segment holds; `by_call`, and where they are many: with a system call, if that succeeds.
     ///
     /// # Safety
