@@ -92,9 +92,14 @@ fn status_bytes(process: &str, field: &str) -> Option<u64> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+
+    /// The peaks are those of the process, and so of both tests.
+    static PEAKS: Mutex<()> = Mutex::new(());
 
     #[test]
     fn the_peak_survives_the_memory_that_made_it() {
+        let _alone = PEAKS.lock();
         let sampler = MemorySampler::start();
         let block = vec![1u8; 64 << 20];
         std::thread::sleep(Duration::from_millis(200));
@@ -107,6 +112,7 @@ mod tests {
 
     #[test]
     fn a_peak_that_was_forgotten_does_not_count() {
+        let _alone = PEAKS.lock();
         let mut sampler = MemorySampler::start();
         let block = vec![1u8; 256 << 20];
         std::thread::sleep(Duration::from_millis(200));
