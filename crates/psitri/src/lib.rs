@@ -101,7 +101,6 @@ mod optimistic;
 mod options;
 #[cfg(not(loom))]
 mod pager;
-#[cfg(not(loom))]
 mod prefetch;
 #[cfg(not(loom))]
 mod progress;
