@@ -186,10 +186,10 @@ impl Coming {
         let popped = (self.bytes[key].to_vec(), self.bytes[value].to_vec());
         self.popped += 1;
         if self.popped == self.places.len() {
-            *self = Coming {
-                wanted: self.wanted,
-                ..Coming::default()
-            };
+            // Their memory is for those that are read ahead next.
+            self.bytes.clear();
+            self.places.clear();
+            (self.popped, self.pauses_next) = (0, 0);
         }
         Some(popped)
     }

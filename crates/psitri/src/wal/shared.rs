@@ -239,16 +239,16 @@ impl WalShared {
     }
 
     /// Whether spare segments are not needed for a while: nothing was appended since the log was opened or came to rest. Where they are made
-    /// for flushes, also in the first half of the segment after that: those who write little, and wait for the disk, are not made to wait
-    /// for spares that they never need.
+    /// for flushes, also in the first half of every segment: those who wait for the disk are not made to wait for spares too, and who writes
+    /// little never needs them.
     #[must_use]
     pub fn is_at_leisure(&self, for_flushes: bool) -> bool {
         let table = self.table.lock();
-        !table.has_moved_on
-            && table.live.back().is_some_and(|current| {
-                let used = self.appended_lsn().saturating_sub(current.start_lsn);
-                used == 0 || for_flushes && used < (current.file_bytes - DATA_OFFSET) / 2
-            })
+        table.live.back().is_some_and(|current| {
+            let used = self.appended_lsn().saturating_sub(current.start_lsn);
+            !table.has_moved_on && used == 0
+                || for_flushes && used < (current.file_bytes - DATA_OFFSET) / 2
+        })
     }
 
     /// Makes one spare segment, or touches the pages of one. `false`: all spares are ready. With `for_flushes` a new file is written and
