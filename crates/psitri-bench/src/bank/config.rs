@@ -1,5 +1,5 @@
 //! Parameters of the bank workload, with the success counts that are known for some of them.
-use super::transfers::ANNOUNCE_MAX;
+use super::{reader::READS_AT_ONCE_MAX, transfers::ANNOUNCE_MAX};
 use crate::engine::ReadMode;
 use crate::names::NAMES_MAX;
 use crate::workload::{EngineOptions, RunOptions};
@@ -48,6 +48,10 @@ pub struct BankConfig {
     /// Point reads in each batch of the reader thread, each batch at a fresh snapshot
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub reads_per_tx: u64,
+
+    /// Reads of a batch that are handed over at once, to engines with a call that looks up many keys; 1 is one read after the other
+    #[arg(long, default_value_t = READS_AT_ONCE_MAX, value_parser = clap::value_parser!(u64).range(1..=READS_AT_ONCE_MAX))]
+    pub reads_at_once: u64,
 
     /// What the reader's snapshots see
     #[arg(long, value_enum, default_value_t)]

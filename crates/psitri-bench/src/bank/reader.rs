@@ -3,6 +3,8 @@
 //! Every read must find its account. In mode `latest`, every snapshot must also hold the newest log entry whose commit had returned
 //! before the snapshot was taken: one read a batch, not counted, that finds a stale snapshot.
 //!
+//! The reads of a batch are handed over several at a time, for engines with a call that looks up many keys at once; the others read one after the other.
+//!
 //! Accounts are drawn some reads ahead and their names asked for then, as the writing side does: an engine is charged for its own cache misses only.
 use super::encoding;
 use crate::clock::Clock;
@@ -13,12 +15,20 @@ use crate::rng::Draws;
 use anyhow::Result;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const AHEAD_READS: usize = 16;
+/// At most so many reads are handed over at once.
+pub const READS_AT_ONCE_MAX: u64 = 32;
+
+/// More than are handed over at once, so that names are asked for well before they are needed.
+const AHEAD_READS: usize = 48;
+
+const _: () = assert!(AHEAD_READS > READS_AT_ONCE_MAX as usize);
 
 pub struct Plan<'a> {
     pub names: &'a [Name],
     pub seed: u64,
     pub reads_per_batch: u64,
+    /// How many of a batch are handed over at once, at most [`READS_AT_ONCE_MAX`].
+    pub reads_at_once: u64,
     pub mode: ReadMode,
 }
 
@@ -85,11 +95,17 @@ pub fn run<E: Engine>(
             let fresh = snapshot.read(&encoding::log_key(sequence), |value| value.is_some())?;
             outcome.stale_snapshots += u64::from(!fresh);
         }
-        for _ in 0..plan.reads_per_batch {
-            let balance = snapshot.read(accounts.next().as_bytes(), |value| {
-                value.and_then(encoding::balance)
+        let mut left = plan.reads_per_batch;
+        while left > 0 {
+            let count = left.min(plan.reads_at_once) as usize;
+            let mut keys = [&[][..]; READS_AT_ONCE_MAX as usize];
+            for key in &mut keys[..count] {
+                *key = accounts.next().as_bytes();
+            }
+            snapshot.read_many(&keys[..count], |value| {
+                outcome.found += u64::from(value.and_then(encoding::balance).is_some());
             })?;
-            outcome.found += u64::from(balance.is_some());
+            left -= count as u64;
         }
         outcome.reads += plan.reads_per_batch;
         if stop.load(Ordering::Relaxed) {

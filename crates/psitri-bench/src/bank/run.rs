@@ -243,6 +243,7 @@ impl<E: Engine> Bank<'_, E> {
             names: self.names,
             seed: config.reader_seed(),
             reads_per_batch: config.reads_per_tx,
+            reads_at_once: config.reads_at_once,
             mode: config.read_mode,
         };
         let expected = audit::Expected {

@@ -31,6 +31,17 @@ pub fn committed_values_are_read<E: Engine>() -> Result<()> {
         let found = get_latest(engine, absent)?;
         ensure!(found.is_none(), "a key that was never put has a value");
     }
+    let mut found = Vec::new();
+    let mut snapshot = engine.snapshot(ReadMode::Latest)?;
+    snapshot.read_many(&[b"kez", b"key", b"a", b"key"], |value| {
+        found.push(value.map(<[u8]>::to_vec));
+    })?;
+    drop(snapshot);
+    let value = Some(b"value".to_vec());
+    ensure!(
+        found == [None, value.clone(), None, value],
+        "several keys read at once, some of them absent: {found:?}"
+    );
     let mut batch = engine.begin()?;
     let seen = batch.read(b"key", |value| value == Some(b"value"))?;
     ensure!(seen, "a batch does not read what an earlier one committed");

@@ -158,6 +158,18 @@ fn expect<E: Engine>(engine: &E, expected: &Map, when: &str) -> Result<()> {
             value.len()
         );
     }
+    // In an order of its own, so that values which come in another one are seen.
+    let keys: Vec<&[u8]> = expected.keys().rev().map(Vec::as_slice).collect();
+    let mut values = expected.values().rev();
+    let mut equal = 0;
+    snapshot.read_many(&keys, |value| {
+        equal += usize::from(value == values.next().map(Vec::as_slice));
+    })?;
+    ensure!(
+        equal == expected.len() && values.next().is_none(),
+        "{when}: reading {} keys at once finds {equal} of their values",
+        expected.len()
+    );
     let mut entries = Vec::new();
     snapshot.scan(|key, value| entries.push((key.to_vec(), value.to_vec())))?;
     if !E::CAPABILITIES.ordered {

@@ -289,6 +289,13 @@ impl Snapshot for NativeSnapshot<'_> {
         Ok(look(self.snapshot.get(self.keyspace, key)?))
     }
 
+    #[inline]
+    fn read_many(&mut self, keys: &[&[u8]], look: impl FnMut(Option<&[u8]>)) -> Result<()> {
+        let values = self.snapshot.get_many(self.keyspace, keys)?;
+        values.into_iter().for_each(look);
+        Ok(())
+    }
+
     fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
         self.snapshot.for_each(self.keyspace, .., |key, value| {
             each(key, value);

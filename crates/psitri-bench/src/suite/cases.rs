@@ -230,11 +230,11 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
             Page::Bank,
             "bank-batch-100-one-by-one",
             &format!(
-                "Bank: {} accounts, 100 transfers a commit, announced one by one",
+                "Bank: {} accounts, 100 transfers a commit, accounts handed over one by one",
                 grouped(accounts)
             ),
             ANNOUNCED,
-            &format!("bank --num-accounts {accounts} --num-transactions {attempts} --batch-size 100 --announce 1"),
+            &format!("bank --num-accounts {accounts} --num-transactions {attempts} --batch-size 100 --announce 1 --reads-at-once 1"),
         );
         let attempts = profile.pick([0, 200_000, 10_000_000]);
         cases.add(

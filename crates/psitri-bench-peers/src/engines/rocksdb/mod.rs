@@ -477,6 +477,14 @@ impl<D: Database> Snapshot for RocksSnapshot<'_, D> {
         Ok(look(value.as_deref()))
     }
 
+    /// `MultiGet`.
+    fn read_many(&mut self, keys: &[&[u8]], mut look: impl FnMut(Option<&[u8]>)) -> Result<()> {
+        for value in self.snapshot.multi_get(keys) {
+            look(value?.as_deref());
+        }
+        Ok(())
+    }
+
     fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
         let mut entries = self.snapshot.raw_iterator();
         entries.seek_to_first();
