@@ -287,7 +287,7 @@ pub trait Snapshot {
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R>;
 
     /// Reads several keys, and calls `look` for each in their order: with the engine's own call for that, if it has one that is faster
-    /// than one read after the other.
+    /// than one read after the other. There may be no key, and a key may come twice.
     #[inline]
     fn read_many(&mut self, keys: &[&[u8]], mut look: impl FnMut(Option<&[u8]>)) -> Result<()> {
         for key in keys {

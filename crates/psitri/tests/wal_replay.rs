@@ -307,6 +307,37 @@ fn maintenance_comes_to_rest() {
     assert!(!shared.needs_spare());
 }
 
+/// Spares that are written and flushed first are not made while those who wait for the disk have room.
+#[test]
+fn spares_for_flushes_are_made_when_they_are_needed() {
+    let mut wal = Wal::create(memory(), options()).unwrap();
+    let shared = Arc::clone(wal.shared());
+    let mut csn = 0;
+    let mut fill = |wal: &mut Wal, parts: u64| {
+        let room = SEGMENT_BYTES - DATA_OFFSET;
+        for _ in 0..parts {
+            csn += 1;
+            wal.append(csn, 1, &payload(csn, (room / 16) as usize - 24))
+                .unwrap();
+        }
+    };
+    assert!(shared.is_at_leisure(true) && shared.is_at_leisure(false));
+    // The first segment has the size of the others here.
+    fill(&mut wal, 7);
+    assert!(shared.is_at_leisure(true) && !shared.is_at_leisure(false));
+    fill(&mut wal, 1);
+    assert!(!shared.is_at_leisure(true) && !shared.is_at_leisure(false));
+    // In another segment, without a spare, with one, and past its half.
+    fill(&mut wal, 9);
+    assert_eq!(shared.live_segments(), 2);
+    assert!(!shared.is_at_leisure(true) && !shared.is_at_leisure(false));
+    assert!(shared.prepare_spare(true).unwrap());
+    assert_eq!(shared.spare_segments(), 1);
+    assert!(shared.is_at_leisure(true) && !shared.is_at_leisure(false));
+    fill(&mut wal, 7);
+    assert!(!shared.is_at_leisure(true) && !shared.is_at_leisure(false));
+}
+
 #[test]
 fn the_visitor_can_stop_and_options_are_checked() {
     let storage = memory();

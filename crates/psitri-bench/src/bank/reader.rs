@@ -86,6 +86,7 @@ pub fn run<E: Engine>(
 ) -> Result<Outcome> {
     let mut accounts = Accounts::start(plan.names, plan.seed);
     let mut outcome = Outcome::default();
+    let mut keys = [&[][..]; READS_AT_ONCE_MAX as usize];
     let start = clock.ticks();
     loop {
         let sequence = committed.load(Ordering::Acquire);
@@ -98,13 +99,16 @@ pub fn run<E: Engine>(
         let mut left = plan.reads_per_batch;
         while left > 0 {
             let count = left.min(plan.reads_at_once) as usize;
-            let mut keys = [&[][..]; READS_AT_ONCE_MAX as usize];
             for key in &mut keys[..count] {
                 *key = accounts.next().as_bytes();
             }
-            snapshot.read_many(&keys[..count], |value| {
+            let mut look = |value: Option<&[u8]>| {
                 outcome.found += u64::from(value.and_then(encoding::balance).is_some());
-            })?;
+            };
+            match &keys[..count] {
+                [key] => snapshot.read(key, look)?,
+                keys => snapshot.read_many(keys, &mut look)?,
+            }
             left -= count as u64;
         }
         outcome.reads += plan.reads_per_batch;

@@ -275,9 +275,8 @@ impl<E: Engine> Bank<'_, E> {
 
         if read.found != read.reads {
             self.failures.push(format!(
-                "{} of {} concurrent reads found no account",
-                read.reads - read.found,
-                read.reads
+                "{} of {} concurrent reads found their account",
+                read.found, read.reads
             ));
         }
         if read.stale_snapshots > 0 {

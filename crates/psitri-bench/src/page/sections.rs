@@ -27,7 +27,7 @@ pub fn words(page: Page) -> (&'static str, &'static str, &'static str) {
             "A transfer reads two balances, writes both and appends a log entry, in one transaction. Some accounts are hot. Every engine gets the \
              same attempts, and the balances and log entries are checked afterwards. Engines with a call for it, which is psitri, are told the accounts \
              of up to eight transfers of the same commit at once; the reader hands over 32 reads at a time, which psitri and rocksdb look up at \
-             once. The case whose accounts are handed over one by one shows what that brings.",
+             once. The case that has each transfer and each read on its own shows what that brings.",
         ),
         Page::Upsert => (
             "upsert",

@@ -230,7 +230,7 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
             Page::Bank,
             "bank-batch-100-one-by-one",
             &format!(
-                "Bank: {} accounts, 100 transfers a commit, accounts handed over one by one",
+                "Bank: {} accounts, 100 transfers a commit, each transfer and read on its own",
                 grouped(accounts)
             ),
             ANNOUNCED,

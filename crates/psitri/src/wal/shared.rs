@@ -239,15 +239,20 @@ impl WalShared {
     }
 
     /// Whether spare segments are not needed for a while: nothing was appended since the log was opened or came to rest. Where they are made
-    /// for flushes, also in the first half of every segment: those who wait for the disk are not made to wait for spares too, and who writes
-    /// little never needs them.
+    /// for flushes, not in the first half of a segment either, unless there is none at hand and nobody is flushing: those who wait for the
+    /// disk are not made to wait for spares too, and those who write little never need them.
     #[must_use]
     pub fn is_at_leisure(&self, for_flushes: bool) -> bool {
+        let is_flushing = self.flushing.try_lock().is_none();
         let table = self.table.lock();
         table.live.back().is_some_and(|current| {
             let used = self.appended_lsn().saturating_sub(current.start_lsn);
-            !table.has_moved_on && used == 0
-                || for_flushes && used < (current.file_bytes - DATA_OFFSET) / 2
+            let suffices = used < (current.file_bytes - DATA_OFFSET) / 2;
+            if table.has_moved_on {
+                for_flushes && suffices && (is_flushing || !table.spares.is_empty())
+            } else {
+                used == 0 || for_flushes && suffices
+            }
         })
     }
 

@@ -326,15 +326,6 @@ impl Snapshot for RedisSnapshot<'_> {
         Ok(look(self.lent.read(key)?.as_deref()))
     }
 
-    /// One request for all.
-    fn read_many(&mut self, keys: &[&[u8]], mut look: impl FnMut(Option<&[u8]>)) -> Result<()> {
-        let values: Vec<Option<Vec<u8>>> = redis::cmd("MGET").arg(keys).query(self.lent.get()?)?;
-        for value in values {
-            look(value.as_deref());
-        }
-        Ok(())
-    }
-
     /// Lists the keys in one request, so that each comes once, and asks for the values of a thousand at a time.
     fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
         let connection = self.lent.get()?;
