@@ -282,7 +282,7 @@ fn stale_snapshots_are_found() {
 
 #[test]
 fn a_read_that_misses_is_found() {
-    assert_found_out::<MISS_READS>(&[], "found no account");
+    assert_found_out::<MISS_READS>(&[], "found their account");
 }
 
 #[test]
