@@ -1,10 +1,10 @@
 //! Story: the log is read back. A torn tail ends it, damage to what was durable is reported, and no bytes make the reader panic.
 use proptest::prelude::*;
 use psitri::{
-    storage::{MemoryStorage, OpenMode, OsStorage, Storage, sim::SimStorage},
-    wal::{ReplayEnd, Wal, WalError, WalOptions, replay},
+    storage::{MemoryStorage, OpenMode, OsStorage, Storage, StorageError, sim::SimStorage},
+    wal::{Referred, ReplayEnd, Wal, WalError, WalOptions, WalShared, replay},
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 const SEGMENT_BYTES: u64 = 16 * 1024;
 const DATA_OFFSET: u64 = 4096;
@@ -336,6 +336,48 @@ fn spares_for_flushes_are_made_when_they_are_needed() {
     assert!(shared.is_at_leisure(true) && !shared.is_at_leisure(false));
     fill(&mut wal, 7);
     assert!(!shared.is_at_leisure(true) && !shared.is_at_leisure(false));
+}
+
+/// Asks, in the midst of a flush, whether spares are needed.
+#[derive(Debug, Default)]
+struct AskedInAFlush {
+    shared: OnceLock<Weak<WalShared>>,
+    answers: Mutex<Vec<bool>>,
+}
+
+impl Referred for AskedInAFlush {
+    fn sync(&self) -> Result<(), StorageError> {
+        let shared = self.shared.get().and_then(Weak::upgrade).unwrap();
+        let answer = shared.is_at_leisure(true);
+        self.answers.lock().unwrap().push(answer);
+        Ok(())
+    }
+}
+
+#[test]
+fn spares_wait_for_a_flush_as_long_as_there_is_room() {
+    let mut wal = Wal::create(memory(), options()).unwrap();
+    let shared = Arc::clone(wal.shared());
+    let asked = Arc::new(AskedInAFlush::default());
+    asked.shared.set(Arc::downgrade(&shared)).unwrap();
+    shared.set_referred(asked.clone());
+    let part = (SEGMENT_BYTES - DATA_OFFSET) / 16;
+    let mut fill_and_flush = |from: u64, to: u64| {
+        for csn in from..=to {
+            wal.append(csn, 1, &payload(csn, part as usize - 24))
+                .unwrap();
+        }
+        shared.flush(u64::MAX).unwrap();
+    };
+    // One part of the second segment, then half of it; there is no spare.
+    fill_and_flush(1, 17);
+    assert!(!shared.is_at_leisure(true), "nobody is flushing any more");
+    fill_and_flush(18, 24);
+    let answers = asked.answers.lock().unwrap();
+    assert_eq!(
+        (answers.first(), answers.last()),
+        (Some(&true), Some(&false))
+    );
 }
 
 #[test]
