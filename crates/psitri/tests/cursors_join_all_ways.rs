@@ -229,9 +229,33 @@ fn over_runs_of_deleted_keys() {
                         };
                         snapshot.for_each(&keyspace, lo..hi, each).unwrap();
                         assert_eq!(counted, expected);
+                        let inside = snapshot.cursor(&keyspace).unwrap().with_range(lo..hi);
+                        zigzag(inside, model.range(lo..hi).map(|(k, _)| *k).collect());
                     }
                 }
             }
         }
     }
+}
+
+/// Both ends of a range, and its entries from the end: two steps back, one forward.
+fn zigzag(mut cursor: psitri::Cursor<'_>, keys: Vec<&[u8]>) {
+    assert_eq!(cursor.seek_first().unwrap(), !keys.is_empty());
+    assert_eq!(cursor.entry().map(|(k, _)| k), keys.first().copied());
+    let mut at = keys.len();
+    let mut found = cursor.seek_last().unwrap();
+    while let Some(before) = at.checked_sub(1) {
+        assert!(found);
+        assert_eq!(cursor.key(), keys[before]);
+        if !cursor.prev().unwrap() {
+            assert_eq!(before, 0);
+            return;
+        }
+        assert_eq!(cursor.key(), keys[before - 1]);
+        assert!(cursor.next().unwrap());
+        assert_eq!(cursor.key(), keys[before]);
+        found = cursor.prev().unwrap();
+        at = before;
+    }
+    assert!(!found);
 }

@@ -4,10 +4,12 @@
 
 use std::{
     ops::ControlFlow,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
-use psitri::Options;
+use psitri::{Database, Keyspace, Options};
 
 const ENTRIES: u32 = 20_000;
 
@@ -17,12 +19,7 @@ fn and_points_do_not() {
     let options = Options::new().idle_flush(Duration::from_secs(3600));
     let db = options.open(dir.path()).unwrap();
     let keyspace = db.keyspace("entries").unwrap();
-    let mut txn = db.begin(&[&keyspace]).unwrap();
-    for n in 0..ENTRIES {
-        let key = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
-        txn.upsert(&keyspace, &key, &n.to_le_bytes()).unwrap();
-    }
-    txn.commit().unwrap();
+    fill(&db, &keyspace);
 
     let snapshot = db.snapshot();
     for n in 0..20 * ENTRIES {
@@ -36,16 +33,7 @@ fn and_points_do_not() {
     let deadline = Instant::now() + Duration::from_secs(60);
     while db.stats().unwrap().merges == 0 {
         assert!(Instant::now() < deadline, "scans ask for a merge");
-        let mut passed = 0;
-        let cursor = db.snapshot();
-        let cursor = cursor.cursor(&keyspace).unwrap();
-        cursor
-            .for_each(|_, _| {
-                passed += 1;
-                ControlFlow::Continue(())
-            })
-            .unwrap();
-        assert_eq!(passed, ENTRIES);
+        assert_eq!(scan(&db, &keyspace), ENTRIES);
     }
     let stats = db.stats().unwrap();
     assert_eq!(
@@ -53,4 +41,89 @@ fn and_points_do_not() {
         (1, u64::from(ENTRIES))
     );
     db.close().unwrap();
+}
+
+#[test]
+fn while_somebody_writes_too() {
+    let db = Options::new().buffer_bytes(256 << 20).in_memory().unwrap();
+    let (keyspace, other) = (
+        db.keyspace("entries").unwrap(),
+        db.keyspace("other").unwrap(),
+    );
+    fill(&db, &keyspace);
+
+    let is_merged = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Always something new, and never enough to fill the buffer before the deadline. The merge is a short one.
+        scope.spawn(|| {
+            for n in 0u64.. {
+                if is_merged.load(Ordering::Relaxed) {
+                    return;
+                }
+                let mut txn = db.begin(&[&other]).unwrap();
+                txn.upsert(&other, &n.to_be_bytes(), &[1; 1000]).unwrap();
+                txn.commit().unwrap();
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut merges = 0;
+        while merges == 0 && Instant::now() < deadline {
+            assert_eq!(scan(&db, &keyspace), ENTRIES);
+            merges = db.stats().unwrap().merges;
+        }
+        is_merged.store(true, Ordering::Relaxed);
+        assert!(merges > 0, "scans ask for a merge");
+    });
+}
+
+/// The first entry is read and removed, in commits of their own, as a queue is used by those who do not know of pops.
+#[test]
+fn and_a_queue_stays_quick() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().idle_flush(Duration::from_secs(3600));
+    let db = options.open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    fill(&db, &keyspace);
+    db.checkpoint().unwrap();
+    let merges = db.stats().unwrap().merges;
+
+    for left in (0..ENTRIES).rev() {
+        let snapshot = db.snapshot();
+        let mut first = snapshot.cursor(&keyspace).unwrap();
+        assert!(first.seek_first().unwrap());
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        assert!(txn.remove(&keyspace, first.key()).unwrap());
+        txn.commit().unwrap();
+        if left % 1000 == 0 {
+            assert_eq!(db.snapshot().len(&keyspace).unwrap(), u64::from(left));
+        }
+    }
+    assert!(
+        db.stats().unwrap().merges - merges >= 3,
+        "{ENTRIES} removed entries are not passed again and again"
+    );
+}
+
+fn fill(db: &Database, keyspace: &Keyspace) {
+    let mut txn = db.begin(&[keyspace]).unwrap();
+    for n in 0..ENTRIES {
+        let key = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
+        txn.upsert(keyspace, &key, &n.to_le_bytes()).unwrap();
+    }
+    txn.commit().unwrap();
+}
+
+/// Entries of a scan.
+fn scan(db: &Database, keyspace: &Keyspace) -> u32 {
+    let mut passed = 0;
+    let snapshot = db.snapshot();
+    let cursor = snapshot.cursor(keyspace).unwrap();
+    cursor
+        .for_each(|_, _| {
+            passed += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    passed
 }

@@ -79,60 +79,106 @@ impl<'a> Cursor<'a> {
     /// A step from one source to another.
     #[inline(never)]
     fn step_joining(&mut self, forward: bool) -> Result<bool> {
-        if forward
-            && self.forward
+        if forward == self.forward
             && let Some(layer) = self.only_layer()
-            && let Some((leaf, index)) = self.tree.leaf()
-            && index + 1 < leaf.len()
-            && (self.at == At::Tree || self.sharing == 2 && self.layers[layer].cursor.step(true))
+            && let Some((leaf, index)) = self.neighbour_in_leaf()
+            && (self.at == At::Tree || self.sharing == 2 && self.layers[layer].cursor.step(forward))
+            && let Some(is_valid) = self.meet(layer, leaf, index)?
         {
-            return self.meet(layer, leaf, index + 1);
+            return Ok(is_valid);
         }
         self.step_deciding(forward)
     }
 
-    /// The layer, if it and the tree are the only sources left, and nothing has to be asked of an entry but whether it is there.
+    /// The layer, if it and the tree are the only sources left, nothing has to be asked of an entry but whether it is there, and the bounds end
+    /// beyond the leaf of the tree.
     #[inline(always)]
     fn only_layer(&self) -> Option<usize> {
-        if self.has_ranges || self.view.now != 0 || self.hi.is_some() {
+        if self.has_ranges || self.view.now != 0 {
             return None;
         }
         match self.order[..] {
-            [At::Tree, At::Layer(layer)] | [At::Layer(layer), At::Tree] => Some(layer),
+            [At::Tree, At::Layer(layer)] | [At::Layer(layer), At::Tree] => {
+                self.is_leaf_inside().then_some(layer)
+            }
             _ => None,
         }
     }
 
-    /// Joins the only layer, at its next key, with the entries of the tree's leaf from `index` on: the position is at the first of both.
-    /// What `settle` does for any number of sources.
+    /// Whether the bounds, in the direction of the cursor, end beyond the leaf of the tree.
+    #[inline(always)]
+    fn is_leaf_inside(&self) -> bool {
+        let Some((leaf, _)) = self.tree.leaf() else {
+            return false;
+        };
+        if self.forward {
+            let is_below = |hi: &[u8]| leaf.cmp_key(leaf.len() - 1, hi).is_lt();
+            self.hi.as_deref().is_none_or(is_below)
+        } else {
+            self.lo.is_empty() || leaf.cmp_key(0, &self.lo).is_ge()
+        }
+    }
+
+    /// The leaf of the tree's position, and the index of what comes next in it.
+    #[inline(always)]
+    fn neighbour_in_leaf(&self) -> Option<(Leaf<'a>, usize)> {
+        let (leaf, index) = self.tree.leaf()?;
+        let next = if self.forward {
+            index + 1
+        } else {
+            index.wrapping_sub(1)
+        };
+        (next < leaf.len()).then_some((leaf, next))
+    }
+
+    /// Joins the only layer, at its next key, with the entries of the tree's leaf from `index` on: the position is at the first of both that has
+    /// a value. What `settle` does for any number of sources. `None` where the leaf or the layer ends before there is one: the position is on
+    /// the last key that was met, which has no value.
     #[inline(never)]
-    fn meet(&mut self, layer: usize, leaf: Leaf<'a>, index: usize) -> Result<bool> {
-        self.tree.set_index(index);
-        let source = &self.layers[layer];
-        let key = source.cursor.key();
-        match compare_keys(self.tree.key(), key) {
-            Ordering::Less => {
+    fn meet(&mut self, layer: usize, leaf: Leaf<'a>, mut index: usize) -> Result<Option<bool>> {
+        let forward = self.forward;
+        let value = loop {
+            self.tree.set_index(index);
+            let key = self.layers[layer].cursor.key();
+            let order = self.compare(self.tree.key(), key);
+            if order.is_lt() {
                 self.order.clear();
                 self.order.extend([At::Tree, At::Layer(layer)]);
                 self.at = At::Tree;
                 self.sharing = 1;
-                self.run = index..leaf.lower_bound_from(index + 1, key);
+                if forward {
+                    self.run = index..leaf.lower_bound_from(index + 1, key);
+                } else {
+                    self.find_run();
+                }
                 let value = read_stored(self.view.pager, leaf.value(index));
-                return self.take(value);
+                return self.take(value).map(Some);
             }
-            order => self.sharing = if order.is_eq() { 2 } else { 1 },
-        }
+            self.sharing = if order.is_eq() { 2 } else { 1 };
+            let source = &mut self.layers[layer];
+            match source.cursor.resolve(source.csn) {
+                Found::Value(value) => break Some(Ok(value)),
+                Found::Large(pointer) => break Some(read_large(self.view.pager, pointer)),
+                Found::Absent if self.sharing == 2 => {
+                    break Some(read_stored(self.view.pager, leaf.value(index)));
+                }
+                Found::Absent | Found::Deleted => {}
+            }
+            let next = match (self.sharing, forward) {
+                (2, true) => index + 1,
+                (2, false) => index.wrapping_sub(1),
+                _ => index,
+            };
+            if next >= leaf.len() || !source.cursor.step(forward) {
+                break None;
+            }
+            index = next;
+        };
         self.order.clear();
         self.order.extend([At::Layer(layer), At::Tree]);
         self.at = At::Layer(layer);
         self.run = 0..0;
-        let value = match source.cursor.resolve(source.csn) {
-            Found::Value(value) => Ok(value),
-            Found::Large(pointer) => read_large(self.view.pager, pointer),
-            Found::Absent if self.sharing == 2 => read_stored(self.view.pager, leaf.value(index)),
-            Found::Absent | Found::Deleted => return self.step_deciding(true),
-        };
-        self.take(value)
+        value.map(|value| self.take(value)).transpose()
     }
 
     /// To the entry at `index` of the run, or the first one behind it that has not expired.
@@ -209,6 +255,14 @@ impl<'a> Cursor<'a> {
                     self.find_run();
                 }
                 return Ok(true);
+            }
+            if self.sharing == 2
+                && let Some(layer) = self.only_layer()
+                && let Some((leaf, index)) = self.neighbour_in_leaf()
+                && self.layers[layer].cursor.step(self.forward)
+                && let Some(is_valid) = self.meet(layer, leaf, index)?
+            {
+                return Ok(is_valid);
             }
             self.pass_sharing()?;
             match self.at {
