@@ -2,7 +2,8 @@
 //! large values that the tail refers to are read, and the trees of keyspaces whose end it has.
 //!
 //! # Invariants
-//! (1) A data file appears under its name only when it holds a valid superblock: creation is a rename.
+//! (1) A data file appears under its name only when it holds a valid superblock: creation is a rename. Its name becomes durable together with
+//!     that of the log, before anything can be committed.
 //! (2) Replay puts records back into the write buffer; nothing it reads is removed before a checkpoint covers it, so a
 //!     crash during recovery is just another crash.
 //! (3) Operations of a keyspace up to its merged CSN are in its tree and are skipped.
@@ -178,15 +179,17 @@ pub(crate) fn open(
     let log = if read_only {
         None
     } else {
-        // (5)
-        let place = Superblock::offset(superblock.generation);
-        file.write_at(&superblock.encode(), place)?;
-        for (end_lsn, extent) in &recovery.values {
-            if *end_lsn > end.proven_lsn {
-                pager.write_again(*extent)?;
+        // (5); what was created above was flushed above.
+        if exists {
+            let place = Superblock::offset(superblock.generation);
+            file.write_at(&superblock.encode(), place)?;
+            for (end_lsn, extent) in &recovery.values {
+                if *end_lsn > end.proven_lsn {
+                    pager.write_again(*extent)?;
+                }
             }
+            file.sync_data()?;
         }
-        file.sync_data()?;
         Some(Wal::resume(
             Arc::clone(&storage),
             wal_options(&options),
@@ -245,7 +248,6 @@ fn create_data_file(storage: &dyn Storage) -> Result<()> {
     pager.write_checkpoint(&captured, &record)?;
     drop(pager);
     storage.rename(DATA_FILE_NEW, DATA_FILE)?;
-    storage.sync_dir()?;
     Ok(())
 }
 

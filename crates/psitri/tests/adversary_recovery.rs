@@ -148,3 +148,49 @@ fn an_async_commit_in_a_database_without_flushes_is_flushed_soon() {
     let ks = db.open_keyspace("k").unwrap();
     assert!(db.get(&ks, b"key").unwrap().is_some());
 }
+
+/// The power fails, or the process ends, at any call of a creation, and of the creation after it. What is committed durably after that stays, and
+/// with it the names of all files.
+#[test]
+fn a_creation_may_end_anywhere() {
+    let sync = || options().durability(Durability::Sync);
+    let create = |disk: &SimStorage, call: u64| {
+        disk.crash_at_call(call);
+        Database::open_on(Arc::new(disk.clone()), sync()).is_ok() && !disk.is_crashed()
+    };
+    let after = |disk: &SimStorage, process: bool, seed: u64| match process {
+        true => disk.process_crash(seed),
+        false => disk.crash(seed),
+    };
+    for seed in 0..8 {
+        let (first_ends, second_ends) = (seed % 2 == 0, seed % 4 < 2);
+        for call in 1.. {
+            let disk = SimStorage::new(seed);
+            let is_done = create(&disk, call);
+            let disk = after(&disk, first_ends, seed + call);
+            create(&disk, 1 + (seed + call) % 23);
+            let disk = after(&disk, second_ends, seed + 2 * call);
+
+            let db = Database::open_on(Arc::new(disk.clone()), sync()).expect("it is created");
+            let keyspace = db.keyspace("k").unwrap();
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            txn.upsert(&keyspace, b"key", b"value").unwrap();
+            txn.commit().unwrap();
+            let disk = disk.crash(seed + 3 * call);
+            drop(keyspace);
+            drop(db);
+
+            let db = Database::open_on(Arc::new(disk), sync());
+            let db = db.unwrap_or_else(|error| panic!("seed {seed}, call {call}: {error}"));
+            let keyspace = db.keyspace("k").unwrap();
+            assert_eq!(
+                db.snapshot().get(&keyspace, b"key").unwrap(),
+                Some(&b"value"[..]),
+                "seed {seed}, call {call}"
+            );
+            if is_done {
+                break;
+            }
+        }
+    }
+}

@@ -37,7 +37,8 @@ impl Wal {
     /// Continues the log where [`replay`](super::replay) found its end. Afterwards everything replayed is durable.
     ///
     /// The checkpoint whose position replay began at must be durable: after the end of a process it may have been read from the
-    /// system's cache only, so the caller flushes it first. Segments before that position are removed here.
+    /// system's cache only, so the caller flushes it first. Segments before that position are removed here. All names in the directory are
+    /// durable afterwards.
     pub fn resume(
         storage: Arc<dyn Storage>,
         options: WalOptions,
@@ -50,7 +51,9 @@ impl Wal {
             let next_lsn = next.map_or(u64::MAX, |next| next.header.start_lsn);
             secure(&*storage, link, &end, next_lsn)?;
         }
-        storage.sync_dir()?;
+        if !end.chain.is_empty() {
+            storage.sync_dir()?;
+        }
         for name in &end.others {
             storage.remove(name)?;
         }
@@ -62,7 +65,9 @@ impl Wal {
         for link in &torn {
             storage.remove(&link.name)?;
         }
-        storage.sync_dir()?;
+        if !(end.others.is_empty() && torn.is_empty()) {
+            storage.sync_dir()?;
+        }
 
         let id = end.id_max.map_or(0, |id| id.wrapping_add(1));
         let sequence = end.sequence_max.map_or(0, |sequence| sequence + 1);
@@ -74,7 +79,7 @@ impl Wal {
             &*storage,
             id,
             file_bytes,
-            Fill::Durable,
+            Fill::Written,
         )?);
         let header = SegmentHeader {
             sequence,
@@ -84,11 +89,12 @@ impl Wal {
             file_bytes: file.bytes(),
         };
         let tail = Segment::begin(Arc::clone(&file), header, end.end_lsn);
-        if let Err(error) = file.file.sync_data() {
+        if let Err(error) = file.file.sync_data().and_then(|()| storage.sync_dir()) {
             // A header of unknown state must not stay behind under a name; the next opening would have to cope with it anyway.
             let _ = storage.remove(&file_name(id));
             return Err(error.into());
         }
+        file.name_durable.store(true, Ordering::Release);
         tail.header_durable.store(true, Ordering::Release);
 
         let mut replayed = std::collections::VecDeque::new();

@@ -179,7 +179,9 @@ pub(super) enum Fill {
     Nothing,
     /// It is written once, so that its pages are in memory.
     Cached,
-    /// It is written once and made durable, so that later flushes happen in place and change no metadata.
+    /// It is written once, so that later flushes happen in place; the first one, and that of the name, are the caller's.
+    Written,
+    /// The same with both flushes: later ones change no metadata.
     Durable,
 }
 
@@ -219,7 +221,7 @@ impl SegmentFile {
         let chunk = match fill {
             Fill::Nothing => return Ok(()),
             Fill::Cached => CACHED_ZEROS_BYTES,
-            Fill::Durable => DURABLE_ZEROS_BYTES,
+            Fill::Written | Fill::Durable => DURABLE_ZEROS_BYTES,
         };
         let zeros = vec![0; chunk.min(bytes) as usize];
         let mut at = 0;
