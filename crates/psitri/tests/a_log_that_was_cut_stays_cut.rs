@@ -26,10 +26,10 @@ fn open(disk: &SimStorage) -> Result<Database, psitri::Error> {
     Database::open_on(Arc::new(disk.clone()), options())
 }
 
-fn put(db: &Database, ks: &Keyspace, key: &[u8], value: &[u8]) {
+fn put(db: &Database, ks: &Keyspace, key: &[u8], value: &[u8], durability: Durability) {
     let mut txn = db.begin(&[ks]).unwrap();
     txn.upsert(ks, key, value).unwrap();
-    txn.commit_with(Durability::None).unwrap();
+    txn.commit_with(durability).unwrap();
 }
 
 fn big() -> Vec<u8> {
@@ -61,15 +61,15 @@ fn lose_value(disk: &SimStorage) {
         .unwrap();
 }
 
-/// A log whose last two commits, to keyspace `k`, are one that lost its value, and `x` = old.
+/// A log whose last two commits, to keyspace `k`, are one that lost its value, and `x` = old. The one before, to `j`, was flushed.
 fn disk_to_be_cut() -> SimStorage {
     let disk = SimStorage::new(1);
     let db = open(&disk).unwrap();
     let (j, k) = (db.keyspace("j").unwrap(), db.keyspace("k").unwrap());
     db.checkpoint().unwrap();
-    put(&db, &j, b"a", b"1");
-    put(&db, &k, b"v", &big());
-    put(&db, &k, b"x", b"old");
+    put(&db, &j, b"a", b"1", Durability::Sync);
+    put(&db, &k, b"v", &big(), Durability::None);
+    put(&db, &k, b"x", b"old", Durability::None);
     let disk = end(db, &disk, 2);
     lose_value(&disk);
     disk
