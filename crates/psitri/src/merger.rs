@@ -76,7 +76,8 @@ pub(crate) fn run(engine: &Engine) {
     let mut seen = (0, 0);
     let mut since = Instant::now();
     let mut share = Share::ALL;
-    // When a buffer was frozen as it was read: the next one will probably be, too.
+    // How many entries of the active buffer had been read in order, and when that changed last.
+    let mut passed = 0;
     let mut read_at: Option<Instant> = None;
     // Without a log thread.
     let mut monitor = engine.in_memory.then(|| Monitor::new(engine));
@@ -94,8 +95,7 @@ pub(crate) fn run(engine: &Engine) {
                 engine.signals.work.wait_for(&mut signals, RETRY);
             } else if !signals.merge_wanted {
                 // A transaction may hold on to a merged buffer for a moment: its memory is wanted back soon.
-                let is_read = read_at.is_some_and(|at| at.elapsed() < TICK)
-                    || engine.states.current().active().entries_passed() > 0;
+                let is_read = read_at.is_some_and(|at| at.elapsed() < TICK);
                 let pause = if is_read || engine.states.retired_len() > 0 {
                     TICK_BUSY
                 } else {
@@ -119,13 +119,18 @@ pub(crate) fn run(engine: &Engine) {
             let state = engine.states.current();
             (state.active().id, state.active().bytes_used())
         };
-        let is_read = is_read_enough(engine, share, now != seen);
-        if is_read {
+        let passed_now = engine.states.current().active().entries_passed();
+        if passed_now > passed {
             read_at = Some(Instant::now());
         }
-        if may_freeze(engine) && (is_read || engine.is_log_long()) {
+        passed = passed_now;
+        let is_written = now != seen || since.elapsed() < TICK;
+        let is_frozen = may_freeze(engine)
+            && (is_read_enough(engine, share, is_written) || engine.is_log_long())
             // Without memory for another buffer the data stay where they are; the next tick tries again.
-            let _ = engine.freeze(now.0);
+            && engine.freeze(now.0).is_ok();
+        if is_frozen {
+            passed = 0;
         } else if now != seen {
             (seen, since) = (now, Instant::now());
         } else if since.elapsed() >= engine.options.idle_flush {
@@ -138,9 +143,9 @@ pub(crate) fn run(engine: &Engine) {
         } else if engine.has_old_readers_beside() {
             engine.report_slow_readers();
         }
-        let (expected, written) = (frozen_bytes(engine), engine.pager.written_total());
+        let written = engine.pager.written_total();
         let result = merge_all(engine);
-        if matches!(result, Ok(true)) {
+        if let Ok(expected @ 1..) = result {
             share = Share::of(engine.pager.written_total() - written, expected);
         }
         engine.checkpoint_what_was_replayed();
@@ -163,17 +168,14 @@ pub(crate) fn note(engine: &Engine, result: Result<()>) {
 
 /// How much a merge of a generation would write at most, about.
 pub(crate) fn merge_bytes(engine: &Engine, generation: &Generation) -> u64 {
-    let bytes = generation.bytes_used();
+    merge_bytes_of(engine, generation.bytes_used())
+}
+
+/// The same for buffers that take so much memory.
+fn merge_bytes_of(engine: &Engine, bytes: u64) -> u64 {
     // Each entry may be in a leaf of its own, which is written anew; all leaves together are the tree.
     let leaves = bytes / ENTRY_BYTES_LEAST * PAGE_BYTES as u64;
     bytes + leaves.min(engine.pager.live_bytes())
-}
-
-/// The same for all that are frozen.
-fn frozen_bytes(engine: &Engine) -> u64 {
-    let state = engine.states.current();
-    let frozen = state.generations[1..].iter();
-    frozen.map(|it| merge_bytes(engine, it)).sum()
 }
 
 /// What merges write of what they may write at most: less where the entries of a buffer are close together, as those of a queue are, little where
@@ -265,22 +267,21 @@ fn next_fold(state: &State) -> Option<Fold> {
     fold
 }
 
-/// Merges every frozen generation as far as open transactions allow. Says whether anything was merged.
-pub(crate) fn merge_all(engine: &Engine) -> Result<bool> {
-    let mut progress = false;
+/// Merges every frozen generation as far as open transactions allow. Returns how many bytes that may have written at most, about.
+pub(crate) fn merge_all(engine: &Engine) -> Result<u64> {
+    let mut expected = 0;
     // Whoever closes has decided what is to be merged.
     while !engine.signals.lock.lock().stopping {
         // Not bound to a name: what it pins would keep memory from being freed while merging.
         let fold = next_fold(&engine.states.current());
         let Some(fold) = fold else {
             retire_finished(engine);
-            return Ok(progress);
+            return Ok(expected);
         };
-        merge_fold(engine, &fold)?;
-        progress = true;
+        expected += merge_fold(engine, &fold)?;
         note(engine, Ok(()));
     }
-    Ok(progress)
+    Ok(expected)
 }
 
 /// Lets go of frozen generations that are finished without a merge: their keyspaces were dropped.
@@ -401,7 +402,8 @@ fn merge_time(core: &crate::keyspace::KeyspaceCore, now: u64) -> u64 {
     }
 }
 
-fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
+/// Returns what `merge_all` does.
+fn merge_fold(engine: &Engine, fold: &Fold) -> Result<u64> {
     let start = Instant::now();
     let busy = engine.counters.merging.begin();
     trace_span!(
@@ -457,12 +459,13 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<()> {
         return Err(error);
     }
     let entries = merged.entries;
+    let expected = merge_bytes_of(engine, merged.bytes);
     publish(engine, fold, merged);
     drop(busy);
     engine.wait_for_space();
     let took = start.elapsed();
     engine.tell(|| Event::Merged { entries, took });
-    Ok(())
+    Ok(expected)
 }
 
 /// How many threads share the keyspaces of a merge.
