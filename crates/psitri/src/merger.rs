@@ -50,8 +50,8 @@ const TICK_BUSY: Duration = Duration::from_millis(5);
 const BYTES_PER_PASSED_ENTRY: u64 = 32;
 /// What a merge costs at least, in bytes: a new buffer for the writers, a new state for everybody.
 const MERGE_BYTES_LEAST: u64 = 1 << 20;
-/// A merge that costs no more is worth it beside writers, too. A longer one takes a processor from them and from the readers, who join three
-/// sources meanwhile: scans beside a writer in random order were 0.62 times as fast with it.
+/// A merge that costs no more is begun beside writers, too. A longer one takes a processor from them and from the readers, who join three sources
+/// meanwhile.
 const MERGE_BYTES_SHORT: u64 = 4 << 20;
 /// The least that an entry takes in a buffer, roughly: key, value, version, and its share of the radix tree and the directory.
 const ENTRY_BYTES_LEAST: u64 = 128;
@@ -117,23 +117,21 @@ pub(crate) fn run(engine: &Engine) {
         }
         let now = {
             let state = engine.states.current();
-            (state.active().id, state.active().bytes_used())
+            let active = state.active();
+            let before = std::mem::replace(&mut passed, active.entries_passed());
+            if passed > before {
+                read_at = Some(Instant::now());
+            }
+            (active.id, active.bytes_used())
         };
-        let passed_now = engine.states.current().active().entries_passed();
-        if passed_now > passed {
-            read_at = Some(Instant::now());
-        }
-        passed = passed_now;
         let is_written = now != seen || since.elapsed() < TICK;
         let is_frozen = may_freeze(engine)
             && (is_read_enough(engine, share, is_written) || engine.is_log_long())
             // Without memory for another buffer the data stay where they are; the next tick tries again.
             && engine.freeze(now.0).is_ok();
-        if is_frozen {
-            passed = 0;
-        } else if now != seen {
+        if now != seen {
             (seen, since) = (now, Instant::now());
-        } else if since.elapsed() >= engine.options.idle_flush {
+        } else if !is_frozen && since.elapsed() >= engine.options.idle_flush {
             since = Instant::now();
             idle(engine, now.0);
         }
@@ -188,9 +186,10 @@ struct Share {
 impl Share {
     const ALL: Share = Share { of_256: 256 };
 
+    /// `expected` is not 0.
     fn of(written: u64, expected: u64) -> Share {
         Share {
-            of_256: (written.saturating_mul(256) / expected.max(1)).clamp(1, 256),
+            of_256: (written.saturating_mul(256) / expected).clamp(1, 256),
         }
     }
 

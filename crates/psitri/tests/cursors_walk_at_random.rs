@@ -249,30 +249,24 @@ fn walk<'c>(w: &mut World, mut cursor: Cursor<'c>, entries: &Entries, steps: usi
 /// All of it, in both directions, and ranges by `for_each`.
 fn check_whole<'c>(w: &mut World, open: impl Fn() -> Cursor<'c>, entries: &Entries) {
     let mut cursor = open();
-    let mut found = cursor.seek_first().unwrap();
-    for (key, value) in entries {
-        assert!(found, "seed {}", w.seed);
-        assert_eq!(
-            cursor.entry(),
-            Some((&key[..], &value[..])),
-            "seed {}",
-            w.seed
-        );
-        found = cursor.next().unwrap();
+    for forward in [true, false] {
+        let mut found = match forward {
+            true => cursor.seek_first().unwrap(),
+            false => cursor.seek_last().unwrap(),
+        };
+        for at in 0..entries.len() {
+            let at = if forward { at } else { entries.len() - 1 - at };
+            let (key, value) = &entries[at];
+            assert!(found, "seed {}", w.seed);
+            let expected = Some((&key[..], &value[..]));
+            assert_eq!(cursor.entry(), expected, "seed {}", w.seed);
+            found = match forward {
+                true => cursor.next().unwrap(),
+                false => cursor.prev().unwrap(),
+            };
+        }
+        assert!(!found, "seed {}: {:?}", w.seed, cursor.key());
     }
-    assert!(!found, "seed {}: {:?}", w.seed, cursor.key());
-    found = cursor.seek_last().unwrap();
-    for (key, value) in entries.iter().rev() {
-        assert!(found, "seed {}", w.seed);
-        assert_eq!(
-            cursor.entry(),
-            Some((&key[..], &value[..])),
-            "seed {}",
-            w.seed
-        );
-        found = cursor.prev().unwrap();
-    }
-    assert!(!found, "seed {}: {:?}", w.seed, cursor.key());
     for _ in 0..3 {
         let (lo, hi) = w.bounds();
         let is_in = |key: &[u8]| key >= &lo[..] && hi.as_deref().is_none_or(|hi| key < hi);
