@@ -75,12 +75,13 @@ impl Wal {
             .nonce_seed
             .unwrap_or_else(|| RandomState::new().hash_one(sequence));
         let file_bytes = options.first_segment_bytes();
-        let file = Arc::new(SegmentFile::create(
-            &*storage,
-            id,
-            file_bytes,
-            Fill::Written,
-        )?);
+        // Where commits do not wait for flushes, neither do they gain by blocks that were written before.
+        let fill = if options.populate {
+            Fill::Nothing
+        } else {
+            Fill::Written
+        };
+        let file = Arc::new(SegmentFile::create(&*storage, id, file_bytes, fill)?);
         let header = SegmentHeader {
             sequence,
             start_lsn: end.end_lsn,
