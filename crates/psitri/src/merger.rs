@@ -220,7 +220,7 @@ fn idle(engine: &Engine, generation: u64) {
     engine.reclaim(&mut engine.tree.lock());
     if !engine.in_memory && engine.check_writable().is_ok() {
         // What readers held may be free by now, without anything for a checkpoint to store. The next tick tries again.
-        let _ = engine.give_back(0);
+        let _ = engine.give_back(engine.pager.written_bytes());
     }
     engine.signals.lock.lock().checkpoint_wanted = true;
     engine.signals.work.notify_all();

@@ -32,6 +32,9 @@ const USED_PARTS: u64 = 80;
 const SLICE_PARTS: u64 = 4;
 /// Databases smaller than some tens of MiB may have this much waiting: checkpoints for less cost more than the space is worth.
 const AWAITING_BYTES_MIN: u64 = 2 << 20;
+/// While they are written to, so much of their file may be something else than content. Direct commits write all of a small tree between two
+/// checkpoints; holes would be punched after each of them only to be written to again, and nobody else can write to the file meanwhile.
+const SMALL_SLACK_BYTES: u64 = 6 << 20;
 /// Smaller slices publish more than they write.
 const SLICE_BYTES_MIN: u64 = 1 << 20;
 /// The longest slices are this share of the write buffer (one in so many): longer ones keep space from being used again.
@@ -160,11 +163,12 @@ impl Engine {
         }
     }
 
-    /// How much free space stays in the file after a checkpoint.
-    fn free_bytes_max(&self) -> u64 {
+    /// How much free space stays in the file after a checkpoint, where so much was written since the one before.
+    fn free_bytes_max(&self, written_bytes: u64) -> u64 {
         let held = self.pager.held();
         // What readers hold comes on top.
         self.used_slack_bytes(&held)
+            .max(written_bytes.min(SMALL_SLACK_BYTES))
             .saturating_sub(held.page_end_bytes() + held.awaiting_bytes)
             .max(AWAITING_BYTES_MIN)
     }
@@ -172,7 +176,7 @@ impl Engine {
     /// Gives free space back of which there is too much. `written_bytes` were written since the checkpoint before: as much will be needed
     /// until the next.
     pub fn give_back(&self, written_bytes: u64) -> crate::Result<()> {
-        let free_max = self.free_bytes_max();
+        let free_max = self.free_bytes_max(written_bytes);
         let keep = written_bytes.min(free_max / 4 * 3);
         for pages in RUN_PAGES {
             if self.pager.give_back(pages, free_max, keep)? <= free_max {

@@ -60,6 +60,8 @@ pub struct Arena {
     charged: OwnLines<AtomicU64>,
     /// End of the part that was touched ahead of the writers.
     populated: AtomicU64,
+    /// End of the part that was handed out in earlier lives, and not given back since.
+    used_before: u64,
     /// A huge page was found to be dear.
     is_small: AtomicBool,
     /// See [`Arena::note_passed`].
@@ -85,6 +87,7 @@ impl Arena {
             next: OwnLines(AtomicU64::new(RESERVED_BYTES)),
             charged: OwnLines::default(),
             populated: AtomicU64::new(0),
+            used_before: 0,
             is_small: AtomicBool::new(false),
             passed: AtomicU64::new(0),
         })
@@ -118,7 +121,8 @@ impl Arena {
 
     /// Forgets the content, keeps the memory.
     pub fn reset(&mut self) {
-        self.next.store(RESERVED_BYTES, Ordering::Relaxed);
+        let used = self.next.swap(RESERVED_BYTES, Ordering::Relaxed);
+        self.used_before = self.used_before.max(used);
         self.charged.store(0, Ordering::Relaxed);
         self.passed.store(0, Ordering::Relaxed);
         self.is_small.store(false, Ordering::Relaxed);
@@ -171,9 +175,13 @@ impl Arena {
             .max(self.bytes_used())
             .next_multiple_of(1 << 16)
             .min(self.bytes_max);
-        self.memory.release(from as usize);
-        let populated = self.populated.load(Ordering::Relaxed).min(from);
-        self.populated.store(populated, Ordering::Relaxed);
+        let populated = self.populated.load(Ordering::Relaxed);
+        // Memory that was never touched has nothing to give back, and it takes the system a while to find that out.
+        if populated.max(self.used_before) > from {
+            self.memory.release(from as usize);
+            self.used_before = from;
+            self.populated.store(populated.min(from), Ordering::Relaxed);
+        }
     }
 
     /// A chunk without memory, behind all that was handed out.

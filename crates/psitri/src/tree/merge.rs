@@ -3,7 +3,8 @@
 //! The merge walks the tree in key order beside the sorted stream of changes. Subtrees without changes are attached as
 //! they are. Leaves with changes are patched, if every change replaces a value by one of the same length, or taken
 //! apart entry by entry and packed anew; neighbouring leaves with changes flow through one packer, so that runs of them
-//! come out full. The same holds for inner nodes, one packer a level. All new nodes are written in key order.
+//! come out full. The same holds for inner nodes, one packer a level; but an inner node whose children with changes become one node
+//! each is patched as well, and its other children are not looked at ([`patch`]). All new nodes are written in key order.
 //!
 //! # Invariants
 //! (1) What the packers of levels `0..=l` hold precedes, in key order, what is pushed next; before a subtree of level `l`
@@ -19,6 +20,7 @@
 #![allow(unsafe_code)] // node views of checked bytes
 
 mod emit;
+mod patch;
 mod rewrite;
 
 use std::cmp::Ordering;
@@ -178,24 +180,32 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     /// Takes a node apart that has changes below it, or that a neighbour needs to be filled with.
     fn visit(&mut self, at: NodeRef, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
         let pager = self.sink.pager();
-        let birth = node::birth(pager.node(at)?);
+        let bytes = pager.node(at)?;
+        self.sink.kill_node(at, node::birth(bytes));
         match open_root(pager, at)? {
-            Node::Leaf(leaf) => {
-                let bytes = pager.node(at)?;
-                self.sink.kill_node(at, birth);
-                self.visit_leaf(leaf, bytes, lower, upper)
-            }
-            Node::Inner(inner) => {
-                self.sink.kill_node(at, birth);
-                self.visit_inner(inner, lower, upper)
-            }
+            Node::Leaf(leaf) => self.visit_leaf(leaf, bytes, lower, upper),
+            Node::Inner(inner) => match self.patch_inner(inner, bytes, lower, upper)? {
+                Some(from) => self.visit_children(inner, from, lower, upper),
+                None => Ok(()),
+            },
         }
     }
 
-    fn visit_inner(&mut self, inner: Inner<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
-        let mut child_lower = lower.to_vec();
+    /// Takes an inner node apart from child `from` on; those before it were seen to.
+    fn visit_children(
+        &mut self,
+        inner: Inner<'_>,
+        from: usize,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+    ) -> Result<()> {
+        if from == inner.len() {
+            return Ok(());
+        }
+        let mut child_lower = Vec::new();
         let mut child_upper = Vec::new();
-        for index in 0..inner.len() {
+        lower_bound(inner, from, lower, &mut child_lower);
+        for index in from..inner.len() {
             let child = inner.child(index);
             let bound = if index + 1 < inner.len() {
                 inner.separator(index + 1, &mut child_upper);
@@ -447,6 +457,14 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             self.emit_full_leaves()?;
         }
         self.changes.advance()
+    }
+}
+
+/// The lower bound of a child of a node that has this one.
+fn lower_bound(inner: Inner<'_>, index: usize, lower: &[u8], out: &mut Vec<u8>) {
+    inner.separator(index, out);
+    if index == 0 {
+        out.extend_from_slice(lower);
     }
 }
 

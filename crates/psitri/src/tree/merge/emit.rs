@@ -14,6 +14,8 @@ pub(super) struct Level {
     packer: InnerPacker,
     /// The child pushed last.
     newest: Root,
+    /// While a node of this level is patched: what the child that was visited last became, with lower bounds.
+    pub(super) became: Option<Vec<(Box<[u8]>, Root)>>,
 }
 
 impl<S: ChangeStream> Merger<'_, '_, S> {
@@ -80,20 +82,30 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         Ok(())
     }
 
-    /// Pushes a node of level `level - 1` as a child on `level`.
-    pub(super) fn push_child(&mut self, level: u8, separator: &[u8], child: Root) -> Result<()> {
+    /// What is pushed on a level, and the levels below it.
+    pub(super) fn level(&mut self, level: u8) -> &mut Level {
         let index = usize::from(level) - 1;
         while self.inners.len() <= index {
             let level = self.inners.len() as u8 + 1;
             self.inners.push(Level {
                 packer: InnerPacker::new(level),
                 newest: Root::default(),
+                became: None,
             });
         }
-        self.inners[index]
-            .packer
-            .push(separator, child.node, child.keys);
-        self.inners[index].newest = child;
+        &mut self.inners[index]
+    }
+
+    /// Pushes a node of level `level - 1` as a child on `level`.
+    pub(super) fn push_child(&mut self, level: u8, separator: &[u8], child: Root) -> Result<()> {
+        let own = self.level(level);
+        if let Some(became) = &mut own.became {
+            became.push((separator.into(), child));
+            return Ok(());
+        }
+        own.packer.push(separator, child.node, child.keys);
+        own.newest = child;
+        let index = usize::from(level) - 1;
         while let Some(image) = self.inners[index].packer.pop_full() {
             let (separator, inner) = place_inner(self.sink, image)?;
             self.push_child(level + 1, &separator, inner)?;
