@@ -152,6 +152,10 @@ impl ChangeStream for Changes {
         self.at += 1;
         Ok(())
     }
+
+    fn len_max(&self) -> u64 {
+        self.changes.len() as u64
+    }
 }
 
 /// What changes in the catalog.

@@ -99,6 +99,7 @@ pub(crate) struct OwnChanges<'a, 'l> {
     /// Addresses of the out-of-line values that the tree takes over.
     adopted: &'l mut Vec<u64>,
     passed: u64,
+    len_max: u64,
 }
 
 impl<'a, 'l> OwnChanges<'a, 'l> {
@@ -126,7 +127,13 @@ impl<'a, 'l> OwnChanges<'a, 'l> {
             entries: Entries::new(cursor, csn, judge),
             adopted,
             passed: 0,
+            len_max: u64::MAX,
         }
+    }
+
+    /// Says how many changes there are at most.
+    pub fn expect_at_most(&mut self, len: u64) {
+        self.len_max = len;
     }
 
     /// Up to which commit the stream looks.
@@ -161,6 +168,10 @@ impl ChangeStream for OwnChanges<'_, '_> {
         self.passed += 1;
         self.entries.advance();
         Ok(())
+    }
+
+    fn len_max(&self) -> u64 {
+        self.len_max
     }
 }
 

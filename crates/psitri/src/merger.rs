@@ -67,6 +67,7 @@ pub(crate) fn merge_buffer(
     now: u64,
 ) -> Result<(Root, u64)> {
     let ranges = flatten(buffer, changes.csn());
+    changes.expect_at_most(buffer.stats().entries);
     let root = tree::merge(sink, root, &ranges, &mut changes, now)?;
     Ok((root, changes.passed()))
 }

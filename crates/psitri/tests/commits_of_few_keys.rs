@@ -241,3 +241,37 @@ fn numbers() {
         story(Keys::Numbers, common::seed(seed));
     }
 }
+
+/// Removals from all leaves at once leave what a load of the rest would have made, also where inner nodes have few children.
+#[test]
+fn a_tree_that_is_thinned_at_once_is_packed() {
+    let key = |number: u32| {
+        let mut key = Vec::new();
+        for byte in &number.to_be_bytes()[1..] {
+            key.extend_from_slice(&[b'k'; 150]);
+            key.push(*byte);
+        }
+        key
+    };
+    let db = Options::new().in_memory().unwrap();
+    let keyspace = db.create_keyspace("entries").unwrap();
+    let mut model: Model = (0..20_000).map(|n| (key(n * 37), vec![1; 40])).collect();
+    fill(&db, &keyspace, &model);
+    for keep in [3, 40] {
+        let mut txn = db.begin_direct(&[&keyspace]).unwrap();
+        let mut index = 0;
+        model.retain(|key, _| {
+            index += 1;
+            let is_kept = index % keep == 0;
+            assert!(is_kept || txn.remove(&keyspace, key).unwrap());
+            is_kept
+        });
+        txn.commit().unwrap();
+        let (nodes, packed) = (db.verify().unwrap().nodes, nodes_packed(&model));
+        println!("one of {keep}: {nodes} nodes, {packed} when packed at once");
+        assert!(
+            nodes <= packed * 21 / 20,
+            "one of {keep}: {nodes} nodes, {packed} when packed at once"
+        );
+    }
+}

@@ -60,7 +60,7 @@ pub struct Arena {
     charged: OwnLines<AtomicU64>,
     /// End of the part that was touched ahead of the writers.
     populated: AtomicU64,
-    /// End of the part that was handed out in earlier lives, and not given back since.
+    /// No part behind this was handed out in earlier lives and not given back since.
     used_before: u64,
     /// A huge page was found to be dear.
     is_small: AtomicBool,

@@ -3,12 +3,13 @@
 //! The merge walks the tree in key order beside the sorted stream of changes. Subtrees without changes are attached as
 //! they are. Leaves with changes are patched, if every change replaces a value by one of the same length, or taken
 //! apart entry by entry and packed anew; neighbouring leaves with changes flow through one packer, so that runs of them
-//! come out full. The same holds for inner nodes, one packer a level; but an inner node whose children with changes become one node
-//! each is patched as well, and its other children are not looked at ([`patch`]). All new nodes are written in key order.
+//! come out full. The same holds for inner nodes, one packer a level. Where there are few changes, an inner node whose children with changes
+//! become one node each is patched as well, and its other children are not looked at ([`patch`]). All new nodes are written in key order.
 //!
 //! # Invariants
 //! (1) What the packers of levels `0..=l` hold precedes, in key order, what is pushed next; before a subtree of level `l`
-//!     is attached, the packers of levels `0..=l` are empty.
+//!     is attached, the packers of levels `0..=l` are empty. (Where a node turns out not to be patched, what was held back goes to the packer
+//!     of its level, which is empty, and precedes what those below it hold.)
 //! (2) A packer that would leave a node less than half full takes in the next neighbour instead, once. Where keys are
 //!     appended, a small last leaf stays: the next keys will fill it.
 //! (3) Old nodes that are taken apart, and out-of-line values that are replaced, are counted as dead, exactly once.
@@ -60,6 +61,10 @@ pub(crate) trait ChangeStream {
     fn passed(&mut self, _keys: u64) -> Result<()> {
         Ok(())
     }
+    /// No less than the number of changes.
+    fn len_max(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 /// A half-open range of keys; without `hi` it has no upper end.
@@ -110,6 +115,8 @@ struct Merger<'m, 'p, S> {
     scratch: Vec<u8>,
     key_buffer: Vec<u8>,
     rewrite: Option<Rewrite>,
+    /// There are so few changes that it is worth while to patch inner nodes.
+    is_patching: bool,
 }
 
 impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
@@ -121,6 +128,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     ) -> Merger<'m, 'p, S> {
         Merger {
             sink,
+            is_patching: ranges.is_empty() && changes.len_max() <= patch::CHANGES_MAX,
             changes,
             ranges,
             judge,

@@ -3,9 +3,12 @@
 //!
 //! # Invariants
 //! (1) A node is patched only while the packers of its level and of those below are empty: nothing is pending that precedes it.
-//! (2) What a child becomes is held back until it is known to be one node with nothing pending behind it. If it is not, what was patched
-//!     so far is pushed as it would have been without patches, and the rest of the node is taken apart.
-//! (3) Neighbours that both have something pending are not patched: they flow through one packer, so that they come out full.
+//! (2) What a child becomes is held back until it is known to be one node with nothing pending behind it. If it is not, the children before
+//!     it, patched or not, and what it became are pushed, and the rest of the node is taken apart.
+//! (3) Leaves beside each other that both have something pending are not patched: they flow through one packer, so that they come out full. In the
+//!     last child of a node that is so if there are any more changes, for they may be in the leaf that is next.
+//! (4) Merges with more than [`CHANGES_MAX`] changes do not patch: what they leave half full, and inner nodes with few children, is to find
+//!     neighbours across the borders of inner nodes.
 
 use super::{ChangeStream, Merger, lower_bound};
 use crate::{
@@ -13,6 +16,9 @@ use crate::{
     node::{Inner, patch_child},
     tree::Root,
 };
+
+/// See (4). Changes of so few keys seldom meet in a node on the lowest levels.
+pub(super) const CHANGES_MAX: u64 = 256;
 
 impl<S: ChangeStream> Merger<'_, '_, S> {
     /// Patches an inner node with changes below it. `None`: it was emitted. Otherwise it has to be taken apart from this child on, which may
@@ -25,7 +31,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         upper: Option<&[u8]>,
     ) -> Result<Option<usize>> {
         let level = inner.level();
-        if self.rewrite.is_some() || !self.ranges.is_empty() || !self.flush_through(level)? {
+        if !self.is_patching || (0..=level).any(|pending| !self.is_level_empty(pending)) {
             return Ok(Some(0));
         }
         let mut patches: Vec<(usize, Root)> = Vec::new();
@@ -40,8 +46,11 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             };
             self.level(level).became = Some(Vec::new());
             self.visit(inner.child(index), &child_lower, bound)?;
-            let is_done = self.next_child(inner, upper) != Some(index + 1)
-                && self.flush_through(level - 1)?
+            let has_neighbour = match self.next_child(inner, upper) {
+                Some(next) => next == index + 1,
+                None => index + 1 == inner.len() && self.changes.key().is_some(),
+            };
+            let is_done = !has_neighbour && self.flush_below(level)?
                 || (0..level).all(|pending| self.is_level_empty(pending));
             let became = self.level(level).became.take().unwrap_or_default();
             if let (true, [(_, root)]) = (is_done, &became[..]) {
@@ -78,9 +87,9 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         (upper.is_none_or(|upper| key < upper)).then(|| inner.search(key))
     }
 
-    /// Empties the packers of levels 0 to `level`. False if what one of them holds would be a node that is too small.
-    fn flush_through(&mut self, level: u8) -> Result<bool> {
-        for pending in 0..=level {
+    /// Empties the packers below `level`. False if what one of them holds would be a node that is too small.
+    fn flush_below(&mut self, level: u8) -> Result<bool> {
+        for pending in 0..level {
             if self.is_level_empty(pending) {
                 continue;
             }
