@@ -221,25 +221,25 @@ fn story(keys: Keys, seed: u64) {
     );
 }
 
+fn stories(keys: Keys) {
+    for seed in 0..3 {
+        story(keys, common::seed(seed));
+    }
+}
+
 #[test]
 fn deep_keys() {
-    for seed in 0..3 {
-        story(Keys::Deep, common::seed(seed));
-    }
+    stories(Keys::Deep);
 }
 
 #[test]
 fn short_keys() {
-    for seed in 0..3 {
-        story(Keys::Short, common::seed(seed));
-    }
+    stories(Keys::Short);
 }
 
 #[test]
 fn numbers() {
-    for seed in 0..3 {
-        story(Keys::Numbers, common::seed(seed));
-    }
+    stories(Keys::Numbers);
 }
 
 /// Removals from all leaves at once leave what a load of the rest would have made, also where inner nodes have few children.

@@ -103,3 +103,36 @@ fn holes_and_tail_go_back_while_a_writer_goes_on() {
     drop(snapshot);
     assert_eq!(db.verify().unwrap().errors, Vec::<String>::new());
 }
+
+/// A small file may keep a few MiB while direct commits go on, and no longer.
+#[test]
+fn a_small_file_shrinks_when_direct_commits_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Options::new()
+        .idle_flush(Duration::from_millis(100))
+        .open(dir.path())
+        .unwrap();
+    let entries = db.keyspace("entries").unwrap();
+    load(&db, &entries, 0, 20_000);
+    let excess = || {
+        let stats = db.stats().unwrap();
+        stats.file_bytes - stats.reachable_bytes
+    };
+    let mut largest = 0;
+    for commit in 0..5000u64 {
+        let mut txn = db.begin_direct(&[&entries]).unwrap();
+        let number = commit.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 20_000;
+        txn.upsert(&entries, &key(number), &[1; 200]).unwrap();
+        txn.commit().unwrap();
+        largest = largest.max(excess());
+    }
+    println!(
+        "{} KiB more than content while it is written to",
+        largest >> 10
+    );
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while excess() > 3 * MIB {
+        assert!(Instant::now() < deadline, "{:?}", db.stats().unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -24,7 +24,7 @@ use wait_timeout::ChildExt;
 /// Runs all workloads on all engines.
 #[derive(Args, Clone, Debug)]
 pub struct SuiteOptions {
-    /// How much: quick is under ten minutes on two cores with all engines, standard about an hour, full a day
+    /// How much: quick is under ten minutes on two cores with all engines, standard an hour or two, full a day
     #[arg(long, value_enum, default_value_t)]
     profile: Profile,
 
