@@ -15,6 +15,7 @@
 //!
 //! Failure modes: a full disk is an error of `allocate`, `write_at` or `set_len`. A store through a [`WriteMap`] to a range that
 //! `allocate` reserved does not fail; a store to a hole may kill the process, so no such map is made by the engine.
+mod file_lock;
 pub(crate) mod image;
 mod map;
 mod memory;

@@ -4,13 +4,15 @@
 //!
 //! Invariants:
 //! 1. Every call is repeated after an interruption and continued after a short transfer, so `Ok` means all of it.
-//! 2. The lock is an advisory lock on the file `lock`; it goes away with the process, however that ends. The process id in the file
-//!    is for messages only and never decides anything.
+//! 2. The lock is an advisory lock on the file `lock` (`file_lock.rs`); it goes away with the process, however that ends. The process id in
+//!    the file is for messages only and never decides anything.
 //!
 //! Failure modes: errors of the system, with the operation and the file's path.
 use super::{
     LOCK_FILE_NAME, LockMode, OpenMode, ReadMap, ReaderPin, ReaderSlot, Storage, StorageError,
-    StorageFile, StorageLock, WriteMap, check_map_write, readers,
+    StorageFile, StorageLock, WriteMap, check_map_write,
+    file_lock::FileLock,
+    readers,
     transfer::{read_fully, uninterrupted, write_fully},
 };
 use rustix::{
@@ -19,7 +21,7 @@ use rustix::{
 };
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Read, Write},
     os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -176,7 +178,7 @@ impl Storage for OsStorage {
             .create(true)
             .truncate(false)
             .open(&path);
-        let mut file = match (writable, mode) {
+        let file = match (writable, mode) {
             (Ok(file), _) => file,
             // A reader of a directory that it may not write to can lock what is there.
             (Err(_), LockMode::Shared) => File::open(&path).map_err(wrap)?,
@@ -186,9 +188,9 @@ impl Storage for OsStorage {
             LockMode::Shared => FlockOperation::NonBlockingLockShared,
             LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
         };
-        match uninterrupted(|| fs::flock(&file, operation)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+        let lock = match FileLock::try_take(file, operation).map_err(wrap)? {
+            Ok(lock) => lock,
+            Err(mut file) => {
                 let mut text = String::new();
                 let holder = file
                     .read_to_string(&mut text)
@@ -199,15 +201,14 @@ impl Storage for OsStorage {
                     holder,
                 });
             }
-            Err(error) => return Err(wrap(error)),
-        }
+        };
         if mode == LockMode::Exclusive {
             // Invariant 2: for messages only, so a full disk must not keep anyone out.
+            let mut file = lock.file();
             let _ = file.set_len(0);
-            let _ = file.seek(SeekFrom::Start(0));
             let _ = writeln!(file, "{}", std::process::id());
         }
-        Ok(StorageLock::new(file))
+        Ok(StorageLock::new(lock))
     }
 
     fn take_reader_slot(&self) -> Result<ReaderSlot, StorageError> {

@@ -36,11 +36,8 @@
 //! A reader that is stopped keeps its version: the file grows. A slot file that the writer may not open keeps everything. On a network
 //! file system neither locks nor the caches of two machines keep (1) and (2).
 
-use super::StorageError;
-use rustix::{
-    fs::{self, FlockOperation},
-    io::Errno,
-};
+use super::{StorageError, file_lock::FileLock};
+use rustix::fs::FlockOperation;
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -60,7 +57,7 @@ const _: () = assert!(CHECKED_BYTES + 4 == SLOT_BYTES);
 /// A slot that this process owns (1).
 #[derive(Debug)]
 pub struct ReaderSlot {
-    file: File,
+    lock: FileLock,
     shown: String,
 }
 
@@ -87,11 +84,10 @@ impl ReaderSlot {
                 .truncate(false)
                 .open(&path)
                 .map_err(wrap)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(ReaderSlot { file, shown }),
-                // Another reader, or a writer that looks whether there is one.
-                Err(Errno::WOULDBLOCK) => {}
-                Err(error) => return Err(wrap(error.into())),
+            let operation = FlockOperation::NonBlockingLockExclusive;
+            // Without it: another reader, or a writer that looks whether there is one.
+            if let Ok(lock) = FileLock::try_take(file, operation).map_err(wrap)? {
+                return Ok(ReaderSlot { lock, shown });
             }
         }
         Err(StorageError::NoReaderSlot {
@@ -102,7 +98,7 @@ impl ReaderSlot {
 
     /// Says which version its owner is going to see. What is read of the database afterwards is read after this (2).
     pub fn pin(&self, version: u64) -> Result<(), StorageError> {
-        let written = self.file.write_all_at(&encode(version), 0);
+        let written = self.lock.file().write_all_at(&encode(version), 0);
         written.map_err(|error| StorageError::io("pin", &self.shown, error))?;
         fence(Ordering::SeqCst);
         Ok(())
@@ -122,12 +118,11 @@ pub(super) fn pins(dir: &Path) -> Result<Vec<ReaderPin>, StorageError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
             Err(error) => return Err(wrap(error)),
         };
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
-            // (1): nobody holds it. The lock goes with the file.
-            Ok(()) => continue,
-            Err(Errno::WOULDBLOCK) => {}
-            Err(error) => return Err(wrap(error.into())),
-        }
+        // (1): if the lock can be had, nobody holds it.
+        let operation = FlockOperation::NonBlockingLockShared;
+        let Err(file) = FileLock::try_take(file, operation).map_err(wrap)? else {
+            continue;
+        };
         let mut bytes = Vec::with_capacity(SLOT_BYTES);
         let mut reader = io::Read::take(&file, SLOT_BYTES as u64 + 1);
         io::Read::read_to_end(&mut reader, &mut bytes).map_err(wrap)?;
@@ -141,15 +136,6 @@ pub(super) fn pins(dir: &Path) -> Result<Vec<ReaderPin>, StorageError> {
 
 fn slot_path(dir: &Path, slot: u32) -> PathBuf {
     dir.join(format!("reader-{slot:03}"))
-}
-
-fn flock(file: &File, operation: FlockOperation) -> Result<(), Errno> {
-    loop {
-        match fs::flock(file, operation) {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
 }
 
 fn encode(version: u64) -> [u8; SLOT_BYTES] {
@@ -200,7 +186,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let slot = ReaderSlot::take(dir.path()).unwrap();
         slot.pin(7).unwrap();
-        slot.file.write_all_at(&[0x55], 9).unwrap();
+        slot.lock.file().write_all_at(&[0x55], 9).unwrap();
         let damaged = ReaderPin {
             slot: 0,
             version: None,
