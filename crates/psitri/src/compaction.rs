@@ -143,6 +143,7 @@ impl Database {
                 break;
             }
             self.rewrite_all(Rewrite::From(cut), &mut watch)?;
+            engine.pager.move_map(cut);
             engine.checkpoint_fully()?;
             if engine.pager.page_end() >= end {
                 break;

@@ -122,6 +122,17 @@ impl Pager {
         }
     }
 
+    /// Has the next checkpoint store the pieces of the map anew that are stored at or behind `page`. They go to the first free pages.
+    pub fn move_map(&self, page: u64) {
+        let mut space = self.space.lock();
+        let space = &mut *space;
+        for (index, piece) in space.pieces.iter().enumerate() {
+            if piece.page >= page {
+                space.map.mark_dirty(index);
+            }
+        }
+    }
+
     /// Whether writing a superblock with this version failed, so that it may be on the disk or not.
     pub fn is_doubtful(&self, version: u64) -> bool {
         self.space.lock().doubtful_versions.contains(&version)
@@ -153,6 +164,10 @@ impl Pager {
         for (index, bytes) in &captured.dirty {
             if pieces.len() <= *index {
                 pieces.resize(index + 1, Piece::default());
+            }
+            if bytes.iter().all(|&units| units == 0) {
+                pieces[*index] = Piece::default();
+                continue;
             }
             let mut page = [0; PAGE_BYTES];
             page[..bytes.len()].copy_from_slice(bytes);
@@ -221,17 +236,18 @@ impl Pager {
 
     /// If more than `max_bytes` are free, gives free space beyond `keep_bytes` back: the tail by truncation, runs of `min_pages` in the middle by punching holes, the
     /// longest first. A hole costs the file system more than the pages that it frees are worth if it is small, so there are at most
-    /// [`HOLES_MAX`] at a time; what is left is used again. Returns the bytes of free pages that are still in the file.
+    /// [`HOLES_MAX`] at a time; what is left is used again. A tail of that size is cut also where it is holes already: it takes no space, but whoever
+    /// copies the file does not know. Returns the bytes of free pages that are still in the file.
     pub fn give_back(&self, min_pages: usize, max_bytes: u64, keep_bytes: u64) -> Result<u64> {
         let keep_pages = keep_bytes / PAGE_BYTES as u64;
         let runs = {
             let mut space = self.space.lock();
-            let free_pages = space.map.unpunched_pages();
-            if free_pages * PAGE_BYTES as u64 <= max_bytes {
-                return Ok(free_pages * PAGE_BYTES as u64);
-            }
+            let max_pages = max_bytes / PAGE_BYTES as u64;
+            let is_too_much = space.map.unpunched_pages() > max_pages;
             // A superblock that is being written says how long the file is.
-            if space.in_flight_version.is_none() {
+            if space.in_flight_version.is_none()
+                && (is_too_much || space.map.tail_pages() > max_pages)
+            {
                 let before = space.map.page_end();
                 let end = space.map.cut_tail();
                 if end < before {
@@ -239,6 +255,9 @@ impl Pager {
                         .store(end * PAGE_BYTES as u64, Ordering::Relaxed);
                     self.file.set_len(end * PAGE_BYTES as u64)?;
                 }
+            }
+            if !is_too_much {
+                return Ok(space.map.unpunched_pages() * PAGE_BYTES as u64);
             }
             space.map.take_unpunched(min_pages, keep_pages, HOLES_MAX)
         };

@@ -693,4 +693,26 @@ mod tests {
         pager.reclaim(&[6], &[6]);
         assert_eq!(pending(&pager), 0);
     }
+
+    #[test]
+    fn a_tail_of_holes_is_cut() {
+        let pager = pager();
+        let page = pager.reserve_run(8).unwrap();
+        for page in page..page + 8 {
+            pager.space.lock().map.settle(page, 0);
+        }
+        let end = pager.page_end();
+        // While a superblock is being written the file keeps its length: its free pages become holes.
+        pager.space.lock().in_flight_version = Some(1);
+        assert_eq!(pager.give_back(1, 0, 0).unwrap(), 0);
+        assert_eq!(pager.page_end(), end);
+        pager.space.lock().in_flight_version = None;
+        let slack = (end - SUPERBLOCK_PAGES) * PAGE_BYTES as u64;
+        pager.give_back(1, slack, 0).unwrap();
+        assert_eq!(pager.page_end(), end, "no more than may be there");
+        pager.give_back(1, slack - 1, 0).unwrap();
+        assert_eq!(pager.page_end(), SUPERBLOCK_PAGES);
+        let bytes = pager.file.len().unwrap();
+        assert_eq!(bytes, SUPERBLOCK_PAGES * PAGE_BYTES as u64);
+    }
 }

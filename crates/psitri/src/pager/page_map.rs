@@ -228,15 +228,21 @@ impl PageMap {
         self.free_hint = self.free_hint.min(len);
     }
 
+    /// Free pages at the end, holes or not.
+    pub fn tail_pages(&self) -> u64 {
+        (self.held.len() - self.used_end()) as u64
+    }
+
     /// Cuts free pages off the end; the file must be truncated to match.
     pub fn cut_tail(&mut self) -> u64 {
-        let used = self
-            .held
-            .iter()
-            .rposition(|&h| h != 0 && h != PUNCHED)
-            .map_or(SUPERBLOCK_PAGES as usize, |last| last + 1);
+        let used = self.used_end();
         self.truncate(used);
         used as u64
+    }
+
+    fn used_end(&self) -> usize {
+        let last = self.held.iter().rposition(|&held| !is_free(held));
+        last.map_or(SUPERBLOCK_PAGES as usize, |last| last + 1)
     }
 
     /// Hands out a run of free pages within one aligned block, at most `want` and at least one, lowest address first.
@@ -430,6 +436,13 @@ impl PageMap {
             }
         }
         pieces
+    }
+
+    /// Has the next checkpoint store a piece, changed or not. The file may have been cut before it.
+    pub fn mark_dirty(&mut self, index: usize) {
+        if let Some(dirty) = self.dirty.get_mut(index) {
+            *dirty = true;
+        }
     }
 
     /// Marks pieces as changed again after a checkpoint that failed.
