@@ -1,0 +1,9 @@
+//! Cursors and pops over everything that they have to join, against maps.
+#![cfg(not(loom))]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cursors_join_all_ways;
+mod cursors_walk_at_random;
+mod pops_match_a_map;

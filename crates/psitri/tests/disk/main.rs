@@ -1,0 +1,14 @@
+//! The disk, real and simulated, and what the engine makes of one that is full, fails, or keeps less than it said.
+#![cfg(not(loom))]
+
+mod a_flush_out_of_space_poisons;
+mod a_reference_beyond_the_file;
+mod adversary_failures;
+mod adversary_large_values;
+mod adversary_recovery;
+mod checkpoint_never_tears_a_transaction;
+mod file_systems_without_holes;
+mod large_values;
+mod power_loss_with_large_values;
+mod storage_contract;
+mod storage_sim;

@@ -1,0 +1,348 @@
+//! Story: a database that is closed without a checkpoint, again and again. Nothing is merged for it and the data file stays as it is; the
+//! next opening has everything, in every durability, whatever was written; and where commits were promised a flush, the power may fail
+//! right after the close.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use psitri::{Database, Durability, Options, storage::sim::SimStorage};
+
+const ENTRIES: u32 = 30_000;
+
+fn options(durability: Durability) -> Options {
+    Options::new()
+        .durability(durability)
+        .checkpoint_on_close(false)
+        .idle_flush(Duration::from_secs(3600))
+        .async_interval(Duration::from_secs(3600))
+}
+
+fn allocated(path: &Path, prefix: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    files
+        .filter(|file| file.file_name().to_string_lossy().starts_with(prefix))
+        .map(|file| file.metadata().unwrap().blocks() * 512)
+        .sum()
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.wrapping_mul(0x9e37_79b9).to_be_bytes()
+}
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn check(db: &Database, model: &Model, when: &str) {
+    let keyspace = db.keyspace("entries").unwrap();
+    let snapshot = db.snapshot();
+    let mut expected = model.iter();
+    snapshot
+        .for_each(&keyspace, .., |key, value| {
+            let (k, v) = expected
+                .next()
+                .unwrap_or_else(|| panic!("{when}: too much"));
+            assert!(k == key && v == value, "{when}: {key:?}");
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(expected.next(), None, "{when}");
+}
+
+/// Changes that differ from round to round: puts, large values, deletes of points and of a range.
+fn change(db: &Database, model: &mut Model, round: u32) {
+    let keyspace = db.keyspace("entries").unwrap();
+    for batch in 0..30 {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        for i in 0..200 {
+            let k = key((round * 7_919 + batch * 200 + i) % ENTRIES).to_vec();
+            if i % 5 == 0 {
+                txn.remove(&keyspace, &k).unwrap();
+                model.remove(&k);
+            } else {
+                let bytes = if i == 3 { 4_000 } else { 40 };
+                let value = vec![(round * 31 + i) as u8; bytes];
+                txn.upsert(&keyspace, &k, &value).unwrap();
+                model.insert(k, value);
+            }
+        }
+        txn.commit().unwrap();
+    }
+    let (from, to) = (vec![round as u8 * 9], vec![round as u8 * 9 + 4]);
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    txn.remove_range(&keyspace, &from, Some(&to)).unwrap();
+    txn.commit().unwrap();
+    model.retain(|key, _| *key < from || *key >= to);
+}
+
+#[test]
+fn and_opening_has_everything() {
+    for durability in [
+        Durability::None,
+        Durability::Async,
+        Durability::Sync,
+        Durability::WriteThrough,
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut model, mut logs) = (Model::new(), Vec::new());
+        for round in 0..6 {
+            let when = format!("{durability}, round {round}");
+            let db = options(durability).open(dir.path()).unwrap();
+            check(&db, &model, &when);
+            let merges = db.stats().unwrap().merges;
+            change(&db, &mut model, round);
+            check(&db, &model, &when);
+            // What is more than ten thousand entries is merged when it was replayed.
+            let merged = db.stats().unwrap().merges - merges;
+            assert!(round > 1 || merged == 0, "{when}: merged meanwhile");
+            if round == 3 {
+                drop(db); // Dropping is closing.
+            } else {
+                db.close().unwrap();
+            }
+            logs.push(allocated(dir.path(), "log-"));
+        }
+        assert!(
+            logs.iter().filter(|&&log| log > 400 << 10).count() >= 3,
+            "{logs:?}"
+        );
+        let db = options(durability).open_existing(dir.path()).unwrap();
+        check(&db, &model, "at the end");
+        db.checkpoint().unwrap();
+        check(&db, &model, "merged");
+        assert!(db.verify().unwrap().errors.is_empty());
+        drop(db);
+        let read_only = options(durability).open_read_only(dir.path()).unwrap();
+        check(&read_only, &model, "read-only");
+    }
+}
+
+/// What is in no checkpoint is in the log once, and the data file is as small as before.
+#[test]
+fn and_files_are_as_large_as_what_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = options(Durability::None).open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..ENTRIES {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, &key(n), &[1; 100]).unwrap();
+        txn.commit().unwrap();
+    }
+    drop(keyspace);
+    db.close().unwrap();
+    let (data, log) = (allocated(dir.path(), "data"), allocated(dir.path(), "log-"));
+    let written = u64::from(ENTRIES) * 104;
+    assert!(data <= 32 << 10, "a data file of {data} bytes");
+    assert!(
+        log >= written && log < written * 3 / 2 + (64 << 10),
+        "a log of {log} bytes for {written}"
+    );
+}
+
+/// What a replay would only overwrite or delete again is merged instead: it takes no room in the log.
+#[test]
+fn but_not_what_is_out_of_date() {
+    for deletes in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = options(Durability::None).open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        for round in 0..4 {
+            for n in 0..ENTRIES {
+                let mut txn = db.begin(&[&keyspace]).unwrap();
+                if deletes && round == 3 {
+                    txn.remove(&keyspace, &key(n)).unwrap();
+                } else {
+                    txn.upsert(&keyspace, &key(n), &[round; 100]).unwrap();
+                }
+                txn.commit().unwrap();
+            }
+        }
+        drop(keyspace);
+        db.close().unwrap();
+        let log = allocated(dir.path(), "log-");
+        assert!(log <= 64 << 10, "a log of {log} bytes, deletes: {deletes}");
+        let db = options(Durability::None).open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        let expected = if deletes { 0 } else { u64::from(ENTRIES) };
+        assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), expected);
+        assert_eq!(db.get(&keyspace, &key(7)).unwrap().is_some(), !deletes);
+    }
+}
+
+/// Short lives, one after the other, add a segment each: from time to time one of them takes a checkpoint.
+#[test]
+fn and_not_more_and_more_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files_most = 0;
+    for n in 0..100 {
+        let db = options(Durability::None).open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, &key(n), &[1; 100]).unwrap();
+        txn.commit().unwrap();
+        assert_eq!(
+            db.snapshot().count(&keyspace, ..).unwrap(),
+            u64::from(n) + 1
+        );
+        drop(keyspace);
+        db.close().unwrap();
+        files_most = std::fs::read_dir(dir.path())
+            .unwrap()
+            .count()
+            .max(files_most);
+    }
+    assert!((10..40).contains(&files_most), "up to {files_most} files");
+}
+
+/// Values outside of the log would all be read when it is replayed.
+#[test]
+fn and_large_values_are_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = options(Durability::None).open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..300 {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        let bytes = if n == 150 { 100_000 } else { 100 };
+        txn.upsert(&keyspace, &key(n), &vec![n as u8; bytes])
+            .unwrap();
+        txn.commit().unwrap();
+    }
+    drop(keyspace);
+    db.close().unwrap();
+    assert!(allocated(dir.path(), "log-") <= 16 << 10);
+    let db = options(Durability::None).open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    assert_eq!(
+        db.get(&keyspace, &key(150)).unwrap().unwrap(),
+        [150; 100_000]
+    );
+}
+
+/// Buffers that wait for their merges when the database is closed are left, or merged and made durable: all of it is there again.
+#[test]
+fn and_buffers_that_wait_for_a_merge() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = || options(Durability::None).buffer_bytes(256 << 10);
+    let (mut written, mut logs) = (0_u32, Vec::new());
+    for round in 0..8 {
+        let db = small().open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        assert_eq!(
+            db.snapshot().count(&keyspace, ..).unwrap(),
+            u64::from(written)
+        );
+        for _ in 0..round * 3_000 {
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            txn.upsert(&keyspace, &key(written), &written.to_be_bytes().repeat(20))
+                .unwrap();
+            txn.commit().unwrap();
+            written += 1;
+        }
+        drop(keyspace);
+        db.close().unwrap();
+        logs.push(allocated(dir.path(), "log-"));
+    }
+    assert!(logs.iter().any(|&log| log > 200 << 10), "{logs:?}");
+    let db = small().open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..written {
+        assert_eq!(
+            db.get(&keyspace, &key(n)).unwrap().unwrap(),
+            n.to_be_bytes().repeat(20)
+        );
+    }
+    assert!(db.verify().unwrap().errors.is_empty());
+}
+
+/// What was promised a flush has it: by the durability, or by a call before.
+#[test]
+fn and_the_power_fails_after_it() {
+    for seed in 1..=20 {
+        for (durability, flushed) in [
+            (Durability::Async, false),
+            (Durability::Sync, false),
+            (Durability::None, true),
+        ] {
+            let storage = SimStorage::new(seed);
+            let open = |storage: &SimStorage| {
+                Database::open_on(Arc::new(storage.clone()), options(durability)).unwrap()
+            };
+            let mut model = Model::new();
+            let db = open(&storage);
+            change(&db, &mut model, 1);
+            if flushed {
+                db.flush().unwrap();
+            }
+            db.close().unwrap();
+            let storage = storage.crash(seed);
+            check(
+                &open(&storage),
+                &model,
+                &format!("{durability}, seed {seed}"),
+            );
+        }
+    }
+}
+
+/// A single commit of a database in mode `none` may be promised a flush, too.
+#[test]
+fn and_the_power_fails_after_a_commit_that_asked_for_a_flush() {
+    for seed in 1..=20 {
+        let storage = SimStorage::new(seed);
+        let db = Database::open_on(Arc::new(storage.clone()), options(Durability::None)).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        for n in 0..50 {
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            txn.upsert(&keyspace, &key(n), &[1; 100]).unwrap();
+            if n == 49 {
+                txn.commit_with(Durability::Async).unwrap();
+            } else {
+                txn.commit().unwrap();
+            }
+        }
+        drop(keyspace);
+        db.close().unwrap();
+        let storage = storage.crash(seed);
+        let db = Database::open_on(Arc::new(storage), options(Durability::None)).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        assert_eq!(
+            db.snapshot().count(&keyspace, ..).unwrap(),
+            50,
+            "seed {seed}"
+        );
+    }
+}
+
+/// What is to be merged finds no room on the disk. A flush of the log needs none: who was promised one gets it.
+#[test]
+fn on_a_full_disk_a_promise_is_kept() {
+    for checkpoint_on_close in [false, true] {
+        let options = || options(Durability::Async).checkpoint_on_close(checkpoint_on_close);
+        let open = |disk: &SimStorage| Database::open_on(Arc::new(disk.clone()), options());
+        let disk = SimStorage::new(5);
+        let db = open(&disk).unwrap();
+        let entries = db.keyspace("entries").unwrap();
+        // Overwritten, so that closing merges them rather than leave them in the log.
+        for round in 0..4 {
+            for batch in 0..20 {
+                let mut txn = db.begin(&[&entries]).unwrap();
+                for i in 0..1_000 {
+                    (txn.upsert(&entries, &key(batch * 1_000 + i), &[round; 300])).unwrap();
+                }
+                txn.commit().unwrap();
+            }
+        }
+        let mut txn = db.begin(&[&entries]).unwrap();
+        txn.upsert(&entries, b"promised", b"").unwrap();
+        txn.commit().unwrap();
+        disk.set_capacity_bytes(Some(disk.allocated_bytes()));
+        drop(entries);
+        assert!(db.close().is_err(), "there was room");
+        for seed in 0..20 {
+            let found = disk.crash(seed);
+            found.set_capacity_bytes(None);
+            let db = open(&found).unwrap();
+            let entries = db.keyspace("entries").unwrap();
+            let value = db.get(&entries, b"promised").unwrap();
+            assert!(value.is_some(), "{checkpoint_on_close}, {seed}");
+        }
+    }
+}
