@@ -149,8 +149,10 @@ impl Database {
                 break;
             }
         }
-        // What a checkpoint keeps for the next writes, too.
+        // What a checkpoint keeps for the next writes, too. While one is being written the end of the file stays.
+        let checkpointing = engine.checkpointing.lock();
         engine.pager.give_back(1, 0, 0)?;
+        drop(checkpointing);
         watch.finish()
     }
 

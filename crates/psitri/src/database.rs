@@ -23,6 +23,10 @@ use crate::{
 /// The last handle that goes away, snapshots and transactions included, closes the database. [`Database::close`] does so
 /// too if it is the last, and reports errors.
 ///
+/// Handles belong to the process that opened the database. A child that `fork` made a copy of it must use none of them, not even to read: it has no
+/// background threads, and what locks and pins the database ends with the parent's handles. Let it open the database itself. Starting
+/// another program is harmless.
+///
 /// ```
 /// # fn main() -> Result<(), psitri::Error> {
 /// # let dir = tempfile::tempdir().unwrap();

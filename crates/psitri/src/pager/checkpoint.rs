@@ -10,7 +10,7 @@
 //!     is durable in the same slot.
 //! (3) The file is cut and punched only where nothing is held, under the lock that hands space out.
 
-use super::{Extent, PageMap, Pager, SUPERBLOCK_PAGES, Superblock, page_map::CHUNK_PAGES};
+use super::{Extent, PageMap, Pager, SUPERBLOCK_PAGES, Space, Superblock, page_map::CHUNK_PAGES};
 use crate::{
     Result,
     error::Error,
@@ -244,18 +244,7 @@ impl Pager {
             let mut space = self.space.lock();
             let max_pages = max_bytes / PAGE_BYTES as u64;
             let is_too_much = space.map.unpunched_pages() > max_pages;
-            // A superblock that is being written says how long the file is.
-            if space.in_flight_version.is_none()
-                && (is_too_much || space.map.tail_pages() > max_pages)
-            {
-                let before = space.map.page_end();
-                let end = space.map.cut_tail();
-                if end < before {
-                    self.end_bytes
-                        .store(end * PAGE_BYTES as u64, Ordering::Relaxed);
-                    self.file.set_len(end * PAGE_BYTES as u64)?;
-                }
-            }
+            self.cut_tail(&mut space, if is_too_much { 0 } else { max_pages })?;
             if !is_too_much {
                 return Ok(space.map.unpunched_pages() * PAGE_BYTES as u64);
             }
@@ -275,6 +264,21 @@ impl Pager {
         }
         result?;
         Ok(self.space.lock().map.unpunched_pages() * PAGE_BYTES as u64)
+    }
+
+    /// Cuts the free end of the file off if it has more than `max_pages`. Not while a superblock is being written, which says how long the
+    /// file is.
+    fn cut_tail(&self, space: &mut Space, max_pages: u64) -> Result<()> {
+        let free = space.map.tail_pages();
+        if space.in_flight_version.is_some() || free <= max_pages {
+            return Ok(());
+        }
+        // First the file: if that fails, all is as it was.
+        let end_bytes = (space.map.page_end() - free) * PAGE_BYTES as u64;
+        self.file.set_len(end_bytes)?;
+        space.map.cut_tail();
+        self.end_bytes.store(end_bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Reads the map of a checkpoint back.

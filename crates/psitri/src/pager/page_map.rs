@@ -233,11 +233,9 @@ impl PageMap {
         (self.held.len() - self.used_end()) as u64
     }
 
-    /// Cuts free pages off the end; the file must be truncated to match.
-    pub fn cut_tail(&mut self) -> u64 {
-        let used = self.used_end();
-        self.truncate(used);
-        used as u64
+    /// Cuts free pages off the end, as the file was.
+    pub fn cut_tail(&mut self) {
+        self.truncate(self.used_end());
     }
 
     fn used_end(&self) -> usize {
@@ -438,7 +436,7 @@ impl PageMap {
         pieces
     }
 
-    /// Has the next checkpoint store a piece, changed or not. The file may have been cut before it.
+    /// Has the next checkpoint store a piece, changed or not, unless the file has been cut in front of it.
     pub fn mark_dirty(&mut self, index: usize) {
         if let Some(dirty) = self.dirty.get_mut(index) {
             *dirty = true;
@@ -450,12 +448,12 @@ impl PageMap {
         self.dirty.fill(true);
     }
 
-    /// Puts a stored piece back at open. False if a count is impossible.
+    /// Puts a stored piece back at open. False if a count is impossible, or behind the end of the file.
     pub fn load(&mut self, index: usize, bytes: &[u8]) -> bool {
         let start = index * CHUNK_PAGES as usize;
         let end = self.live.len().min(start + CHUNK_PAGES as usize);
         if start >= end || bytes[end - start..].iter().any(|&b| b != 0) {
-            return start < end;
+            return false;
         }
         let bytes = &bytes[..end - start];
         if bytes.iter().any(|&units| units > UNITS_PER_PAGE as u8) {
@@ -570,6 +568,13 @@ mod tests {
         }
         assert_eq!(back.live(), map.live());
         assert_eq!(back.live_bytes(), map.live_bytes());
+        let mut behind = vec![0; CHUNK_PAGES as usize];
+        behind[10] = 1;
+        assert!(!back.load(1, &behind), "a page behind the end");
+        assert!(
+            !back.load(2, &[0; CHUNK_PAGES as usize]),
+            "a piece behind it"
+        );
     }
 
     #[test]
@@ -579,7 +584,9 @@ mod tests {
         for page in 2..=11 {
             map.settle(page, if page == 11 { 64 } else { 0 });
         }
-        assert_eq!(map.cut_tail(), 12);
+        assert_eq!(map.tail_pages(), 8);
+        map.cut_tail();
+        assert_eq!(map.page_end(), 12);
         assert!(map.take_unpunched(4, 9, 8).is_empty());
         assert_eq!(map.take_unpunched(4, 0, 8), vec![(2, 9)]);
         assert_eq!(map.reserve(3), None);

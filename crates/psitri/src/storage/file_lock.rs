@@ -5,8 +5,10 @@
 //! again meanwhile would find itself in use by nobody. So the owner unlocks, which ends the lock for all who have the file.
 //!
 //! # Invariants
-//! (1) The lock ends with its owner's drop, or with the owner's process, however that ends.
-//! (2) A child that is forked and goes on as a copy of its parent does not end the parent's lock: only the process that took it unlocks.
+//! (1) The lock ends with its owner's drop, or when the last process that has the file is gone, however that ends.
+//! (2) A child that is forked and goes on as a copy of its parent does not end the parent's lock: only the process that took it unlocks, by
+//!     its process id. The other way round a copy is not protected: the parent's drop ends the lock for both. Handles are not for use
+//!     in a copy, which has none of the background threads either ([`Database`](crate::Database) says so).
 
 use super::transfer::uninterrupted;
 use rustix::fs::{self, FlockOperation};

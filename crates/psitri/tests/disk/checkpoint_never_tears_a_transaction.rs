@@ -6,23 +6,10 @@
 //!
 //! `PSITRI_SEED` replays one seed.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use psitri::{Database, Options, storage::sim::SimStorage};
-
-fn options() -> Options {
-    // Only what the story asks for is merged and stored.
-    Options::new()
-        .wal_segment_bytes(64 << 10)
-        .idle_flush(Duration::from_secs(3600))
-}
-
-fn seeds() -> Vec<u64> {
-    match std::env::var("PSITRI_SEED") {
-        Ok(seed) => vec![seed.parse().expect("PSITRI_SEED is a number")],
-        Err(_) => (1..=40).collect(),
-    }
-}
+use crate::{options, seeds};
+use psitri::{Database, storage::sim::SimStorage};
 
 fn put(db: &Database, keyspaces: &[&str], key: &[u8]) {
     let handles: Vec<_> = keyspaces

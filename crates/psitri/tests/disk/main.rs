@@ -12,3 +12,21 @@ mod large_values;
 mod power_loss_with_large_values;
 mod storage_contract;
 mod storage_sim;
+
+use psitri::Options;
+use std::time::Duration;
+
+/// Only what a story asks for is merged and stored.
+fn options() -> Options {
+    Options::new()
+        .wal_segment_bytes(64 << 10)
+        .idle_flush(Duration::from_secs(3600))
+}
+
+/// The seed to replay, or forty.
+fn seeds() -> Vec<u64> {
+    match std::env::var("PSITRI_SEED") {
+        Ok(seed) => vec![seed.parse().expect("PSITRI_SEED is a number")],
+        Err(_) => (1..=40).collect(),
+    }
+}

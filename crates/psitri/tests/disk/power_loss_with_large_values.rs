@@ -5,22 +5,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use psitri::{Database, Options, storage::sim::SimStorage};
+use crate::{options, seeds};
+use psitri::{Database, storage::sim::SimStorage};
 
 const COMMITS: u32 = 12;
-
-fn options() -> Options {
-    Options::new()
-        .wal_segment_bytes(64 << 10)
-        .idle_flush(Duration::from_secs(3600))
-}
-
-fn seeds() -> Vec<u64> {
-    match std::env::var("PSITRI_SEED") {
-        Ok(seed) => vec![seed.parse().expect("PSITRI_SEED is a number")],
-        Err(_) => (1..=40).collect(),
-    }
-}
 
 /// Every third value is large; the others are in the log, and fill segments of it.
 fn value(n: u32) -> Vec<u8> {

@@ -2,8 +2,9 @@
 //! next opening has everything, in every durability, whatever was written; and where commits were promised a flush, the power may fail
 //! right after the close.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use crate::{allocated, key};
 use psitri::{Database, Durability, Options, storage::sim::SimStorage};
 
 const ENTRIES: u32 = 30_000;
@@ -14,19 +15,6 @@ fn options(durability: Durability) -> Options {
         .checkpoint_on_close(false)
         .idle_flush(Duration::from_secs(3600))
         .async_interval(Duration::from_secs(3600))
-}
-
-fn allocated(path: &Path, prefix: &str) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
-    files
-        .filter(|file| file.file_name().to_string_lossy().starts_with(prefix))
-        .map(|file| file.metadata().unwrap().blocks() * 512)
-        .sum()
-}
-
-fn key(n: u32) -> [u8; 4] {
-    n.wrapping_mul(0x9e37_79b9).to_be_bytes()
 }
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;

@@ -3,6 +3,7 @@
 
 use std::{path::Path, time::Duration};
 
+use crate::{allocated, key};
 use psitri::{Database, Options};
 
 const ENTRIES: u32 = 60_000;
@@ -11,19 +12,6 @@ const CHANGES: u32 = 2_000;
 fn open(path: &Path) -> Database {
     let options = Options::new().idle_flush(Duration::from_secs(3600));
     options.open(path).unwrap()
-}
-
-fn file_bytes(path: &Path, prefix: &str) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
-    files
-        .filter(|file| file.file_name().to_string_lossy().starts_with(prefix))
-        .map(|file| file.metadata().unwrap().blocks() * 512)
-        .sum()
-}
-
-fn key(n: u32) -> [u8; 4] {
-    n.wrapping_mul(0x9e37_79b9).to_be_bytes()
 }
 
 #[test]
@@ -38,9 +26,9 @@ fn and_opening_has_it() {
     txn.commit().unwrap();
     drop(keyspace);
     db.close().unwrap();
-    let packed = file_bytes(dir.path(), "data");
+    let packed = allocated(dir.path(), "data");
     assert!(
-        file_bytes(dir.path(), "log-") < 64 << 10,
+        allocated(dir.path(), "log-") < 64 << 10,
         "merged, as that writes what there is"
     );
 
@@ -56,10 +44,7 @@ fn and_opening_has_it() {
         }
         drop(keyspace);
         db.close().unwrap();
-        let (data, log) = (
-            file_bytes(dir.path(), "data"),
-            file_bytes(dir.path(), "log-"),
-        );
+        let (data, log) = (allocated(dir.path(), "data"), allocated(dir.path(), "log-"));
         assert!(data <= packed + packed / 16, "{packed} bytes became {data}");
         let written = u64::from(round * CHANGES) * 170;
         assert!(

@@ -10,3 +10,19 @@ mod wal_crash;
 mod wal_ops;
 mod wal_replay;
 mod what_is_replayed_is_merged;
+
+use std::{os::unix::fs::MetadataExt, path::Path};
+
+/// Bytes on the disk of the files whose names begin with `prefix`.
+fn allocated(path: &Path, prefix: &str) -> u64 {
+    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    files
+        .filter(|file| file.file_name().to_string_lossy().starts_with(prefix))
+        .map(|file| file.metadata().unwrap().blocks() * 512)
+        .sum()
+}
+
+/// Keys in no order.
+fn key(n: u32) -> [u8; 4] {
+    n.wrapping_mul(0x9e37_79b9).to_be_bytes()
+}

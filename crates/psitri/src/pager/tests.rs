@@ -1,0 +1,103 @@
+use super::*;
+use crate::storage::{
+    MemoryStorage, OpenMode, Storage,
+    sim::{CallKind, Fault, FaultError, SimStorage},
+};
+
+fn pager() -> Pager {
+    let file = MemoryStorage::new().open(DATA_FILE, OpenMode::Create);
+    let file = file.unwrap();
+    file.allocate(0, 2 * PAGE_BYTES as u64).unwrap();
+    let map = PageMap::new(SUPERBLOCK_PAGES);
+    Pager::new(file, map, 0, 1 << 20, 0, true).unwrap()
+}
+
+/// Pages that a writer filled and nobody refers to any more.
+fn dead(pager: &Pager, pages: u64, birth: u64, death: u64) {
+    let page = pager.reserve_run(pages as usize).unwrap();
+    for page in page..page + pages {
+        pager.space.lock().map.settle(page, 64);
+    }
+    let units = pages as u32 * 64;
+    pager.abandon(&[Extent::of_pages(page, units, birth)], death);
+}
+
+fn pending(pager: &Pager) -> u64 {
+    pager.space_use().unwrap().pending_bytes / PAGE_BYTES as u64
+}
+
+#[test]
+fn others_keep_what_they_reach_and_values_that_their_log_may_name() {
+    let pager = pager();
+    pager.set_durable(20);
+    dead(&pager, 1, 3, 12);
+    dead(&pager, 1, 9, 12);
+    // Born after the version that is seen, but the log that goes with that may be longer.
+    dead(&pager, 8, 9, 12);
+    pager.reclaim(&[20], &[20, 5]);
+    assert_eq!(pending(&pager), 1 + 8);
+    pager.reclaim(&[20], &[20, 11]);
+    assert_eq!(pending(&pager), 1 + 8);
+    pager.reclaim(&[20], &[20, 12]);
+    assert_eq!(pending(&pager), 0);
+}
+
+#[test]
+fn in_quarantine_no_page_is_used_again() {
+    let pager = pager();
+    // In use at the opening, and replaced by the first version after it.
+    dead(&pager, 4, 1, 6);
+    pager.set_durable(5);
+    let end = pager.page_end();
+    pager.quarantine();
+    pager.reclaim(&[6], &[5]);
+    assert_eq!(pager.space_use().unwrap().free_bytes, 0);
+    assert!(pager.reserve_run(1).unwrap() >= end);
+    let free_before = pager.space_use().unwrap().free_bytes;
+    pager.end_quarantine();
+    let freed = pager.space_use().unwrap().free_bytes - free_before;
+    assert_eq!(freed / PAGE_BYTES as u64, end - SUPERBLOCK_PAGES - 4);
+    pager.set_durable(6);
+    pager.reclaim(&[6], &[6]);
+    assert_eq!(pending(&pager), 0);
+}
+
+#[test]
+fn a_tail_of_holes_is_cut() {
+    let pager = pager();
+    let page = pager.reserve_run(8).unwrap();
+    for page in page..page + 8 {
+        pager.space.lock().map.settle(page, 0);
+    }
+    let end = pager.page_end();
+    // While a superblock is being written the file keeps its length: its free pages become holes.
+    pager.space.lock().in_flight_version = Some(1);
+    assert_eq!(pager.give_back(1, 0, 0).unwrap(), 0);
+    assert_eq!(pager.page_end(), end);
+    pager.space.lock().in_flight_version = None;
+    let slack = (end - SUPERBLOCK_PAGES) * PAGE_BYTES as u64;
+    pager.give_back(1, slack, 0).unwrap();
+    assert_eq!(pager.page_end(), end, "no more than may be there");
+    pager.give_back(1, slack - 1, 0).unwrap();
+    assert_eq!(pager.page_end(), SUPERBLOCK_PAGES);
+    let bytes = pager.file.len().unwrap();
+    assert_eq!(bytes, SUPERBLOCK_PAGES * PAGE_BYTES as u64);
+}
+
+#[test]
+fn a_cut_that_failed_is_tried_again() {
+    let disk = SimStorage::new(1);
+    let file = disk.open(DATA_FILE, OpenMode::Create).unwrap();
+    file.allocate(0, SUPERBLOCK_PAGES * PAGE_BYTES as u64)
+        .unwrap();
+    let map = PageMap::new(SUPERBLOCK_PAGES);
+    let pager = Pager::new(file, map, 0, 1 << 20, 0, true).unwrap();
+    let page = pager.reserve_run(1).unwrap();
+    pager.space.lock().map.settle(page, 0);
+    let end = pager.page_end();
+    disk.inject(Fault::nth(CallKind::SetLen, 1, FaultError::Io));
+    assert!(pager.give_back(1, 0, 0).is_err());
+    assert_eq!(pager.page_end(), end, "the file is as it was");
+    pager.give_back(1, 0, 0).unwrap();
+    assert_eq!(pager.page_end(), SUPERBLOCK_PAGES);
+}
