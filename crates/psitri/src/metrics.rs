@@ -231,17 +231,3 @@ impl Metrics {
         histogram!(name, self.labels()).record(took.as_secs_f64());
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_metric_is_documented() {
-        let page = include_str!("../../../docs/observability.md");
-        let names = FIGURES.iter().map(|(_, name, ..)| *name);
-        for name in names.chain([BUFFER_FILL, CHECKPOINT, MERGE, STALL]) {
-            assert!(page.contains(&format!("`{name}`")), "{name}");
-        }
-    }
-}
