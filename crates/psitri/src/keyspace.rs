@@ -3,17 +3,17 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
     time::Duration,
 };
-
-use parking_lot::{ArcMutexGuard, RawMutex};
 
 use crate::{
     Result,
     buffer::{BufferWriter, EntryRef, Kind, TombstoneRef, VersionRef},
     error::Error,
     expiry::millis,
-    sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, OwnLines, RwLock},
+    sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, OwnLines, RwLock},
     txn::Ends,
     wal::ops::OpsBuilder,
 };
@@ -202,7 +202,7 @@ pub(crate) struct KeyspaceCore {
     pub has_subtrees: AtomicBool,
     pub dropped: AtomicBool,
     /// The write lock. Held by the one transaction that may write here.
-    pub writer: Arc<Mutex<WriterSlot>>,
+    pub writer: OwnLines<Mutex<WriterSlot>>,
     /// Generation that the holder of the write lock writes to; 0 while it is unknown or nobody holds the lock.
     pub generation_open: OwnLines<AtomicU64>,
     /// Time that the holder of the write lock goes by, if entries expire; 0 while it goes by none. See invariant (4) of `expiry.rs`.
@@ -252,8 +252,61 @@ pub(crate) enum Touched {
 /// Bounds of a range delete, for the log.
 pub(crate) type KeyBounds = (Box<[u8]>, Option<Box<[u8]>>);
 
-/// The write lock of a keyspace, held.
-pub(crate) type WriterGuard = ArcMutexGuard<RawMutex, WriterSlot>;
+/// The write lock of a keyspace, held, and the reference to the keyspace that its holder needs: counting one reference less for every transaction
+/// is why this is not a guard of the lock's own kind. May be dropped by another thread than the one that took it, which parking_lot allows where its
+/// `send_guard` is asked for.
+pub(crate) struct WriterGuard {
+    core: Arc<KeyspaceCore>,
+    /// It lends what the lock protects, to one thread at a time.
+    slot: PhantomData<WriterSlot>,
+}
+
+impl WriterGuard {
+    #[inline(always)]
+    fn of(core: &Arc<KeyspaceCore>, held: MutexGuard<'_, WriterSlot>) -> WriterGuard {
+        debug_assert!(std::ptr::eq(MutexGuard::mutex(&held), &*core.writer));
+        std::mem::forget(held);
+        WriterGuard {
+            core: Arc::clone(core),
+            slot: PhantomData,
+        }
+    }
+
+    /// Whose lock it is.
+    #[inline(always)]
+    pub fn core(&self) -> &Arc<KeyspaceCore> {
+        &self.core
+    }
+}
+
+#[expect(unsafe_code, reason = "the lock is held")]
+impl Deref for WriterGuard {
+    type Target = WriterSlot;
+
+    #[inline(always)]
+    fn deref(&self) -> &WriterSlot {
+        // SAFETY: the lock is held from `of` to `drop`, by this guard alone.
+        unsafe { &*self.core.writer.data_ptr() }
+    }
+}
+
+#[expect(unsafe_code, reason = "the lock is held")]
+impl DerefMut for WriterGuard {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut WriterSlot {
+        // SAFETY: as above.
+        unsafe { &mut *self.core.writer.data_ptr() }
+    }
+}
+
+#[expect(unsafe_code, reason = "the lock is held")]
+impl Drop for WriterGuard {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: the guard that `of` forgot is ours.
+        unsafe { self.core.writer.force_unlock() }
+    }
+}
 
 impl KeyspaceCore {
     pub fn new(
@@ -272,7 +325,7 @@ impl KeyspaceCore {
             subtrees: Mutex::default(),
             has_subtrees: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
-            writer: Arc::default(),
+            writer: OwnLines::default(),
             generation_open: OwnLines::default(),
             writer_now: AtomicU64::new(0),
         }
@@ -327,18 +380,18 @@ impl KeyspaceCore {
     }
 
     /// Takes the write lock; waits for the transaction that holds it.
-    pub fn lock(&self) -> Result<WriterGuard> {
-        let guard = self.writer.lock_arc();
+    pub fn lock(self: &Arc<Self>) -> Result<WriterGuard> {
+        let held = self.writer.lock();
         self.check_exists()?;
-        Ok(guard)
+        Ok(WriterGuard::of(self, held))
     }
 
     /// Takes the write lock if it is free.
     #[inline]
-    pub fn try_lock(&self) -> Result<Option<WriterGuard>> {
-        let guard = self.writer.try_lock_arc();
+    pub fn try_lock(self: &Arc<Self>) -> Result<Option<WriterGuard>> {
+        let held = self.writer.try_lock();
         self.check_exists()?;
-        Ok(guard)
+        Ok(held.map(|held| WriterGuard::of(self, held)))
     }
 
     #[inline]

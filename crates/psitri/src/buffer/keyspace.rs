@@ -20,7 +20,7 @@ use super::range_tombstones::{RangeTombstone, RangeTombstones};
 use super::sequence::Sequence;
 use super::writer::BufferWriter;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering, OwnLines};
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::LazyLock;
 
 /// Newest number that a reader other than the writer may ask for (invariant 2).
@@ -33,7 +33,10 @@ pub(crate) const PREFETCH_KEYS_MAX: usize = 16;
 #[inline(always)]
 pub(crate) fn hash_of(key: &[u8]) -> u32 {
     static STATE: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);
-    STATE.hash_one(key) as u32
+    // Without the length that `Hash` for slices puts before the bytes: the hasher mixes it in.
+    let mut hasher = STATE.build_hasher();
+    hasher.write(key);
+    hasher.finish() as u32
 }
 
 /// Hashes of at most [`PREFETCH_KEYS_MAX`] keys; the others are 0.

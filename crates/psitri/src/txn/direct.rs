@@ -31,7 +31,7 @@ impl WriteTxn {
         for part in &mut self.parts {
             part.guard.buffer = None;
             part.guard.generation = 0;
-            part.core
+            part.core()
                 .generation_open
                 .store(NO_GENERATION, Ordering::Release);
         }

@@ -94,7 +94,6 @@ pub struct WriteTxn {
 
 /// One keyspace of a transaction.
 struct Part {
-    core: Arc<KeyspaceCore>,
     guard: WriterGuard,
     floor: Watermark,
     /// The merged tree below the buffers, or the private root.
@@ -147,35 +146,26 @@ impl WriteTxn {
         keyspaces: &[&Keyspace],
         kind: TxnKind,
     ) -> Result<WriteTxn> {
-        let begun = WriteTxn::begin_or_give_up(db, keyspaces, kind, true)?;
-        Ok(begun.expect("gives up only if it may not wait"))
+        let mut txn = WriteTxn::new(db);
+        let has_begun = txn.start(keyspaces, kind, true)?;
+        debug_assert!(has_begun, "gives up only if it may not wait");
+        Ok(txn)
     }
 
     /// Begins a transaction. `None`: a write lock is taken and `waits` is false.
-    #[inline]
     pub(crate) fn begin_or_give_up(
         db: &Arc<DatabaseCore>,
         keyspaces: &[&Keyspace],
         kind: TxnKind,
         waits: bool,
     ) -> Result<Option<WriteTxn>> {
-        let engine = &db.engine;
-        engine.check_writable()?;
-        if keyspaces.iter().any(|k| k.core.database != engine.id) {
-            return Err(Error::ForeignKeyspace);
-        }
-        engine.admit()?;
-        let mut cores: SmallVec<[&Arc<KeyspaceCore>; 4]> =
-            keyspaces.iter().map(|k| &k.core).collect();
-        cores.sort_unstable_by_key(|core| core.id);
-        for pair in cores.windows(2) {
-            if pair[0].id == pair[1].id {
-                return Err(Error::NamedTwice {
-                    name: pair[0].title(),
-                });
-            }
-        }
-        let mut txn = WriteTxn {
+        let mut txn = WriteTxn::new(db);
+        Ok(txn.start(keyspaces, kind, waits)?.then_some(txn))
+    }
+
+    #[inline(always)]
+    fn new(db: &Arc<DatabaseCore>) -> WriteTxn {
+        WriteTxn {
             db: Arc::clone(db),
             pin: None,
             csn: 0,
@@ -187,35 +177,80 @@ impl WriteTxn {
             large_values: Vec::new(),
             undone: None,
             now: Moment::default(),
+        }
+    }
+
+    /// Takes the write locks and begins to write. False if one of them is taken and it may not wait.
+    #[inline]
+    fn start(&mut self, keyspaces: &[&Keyspace], kind: TxnKind, waits: bool) -> Result<bool> {
+        let engine = &self.db.engine;
+        engine.check_writable()?;
+        if keyspaces.iter().any(|k| k.core.database != engine.id) {
+            return Err(Error::ForeignKeyspace);
+        }
+        engine.admit()?;
+        let stood_aside = if let [keyspace] = keyspaces {
+            self.enlist(&keyspace.core, waits)?
+        } else {
+            self.enlist_in_order(keyspaces, waits)?
         };
+        let Some(stood_aside) = stood_aside else {
+            return Ok(false);
+        };
+        match kind {
+            TxnKind::Buffered => self.enter_active(stood_aside)?,
+            TxnKind::Direct => self.enter_private()?,
+        }
+        Ok(true)
+    }
+
+    /// Invariant (1).
+    #[inline(never)]
+    fn enlist_in_order(&mut self, keyspaces: &[&Keyspace], waits: bool) -> Result<Option<bool>> {
+        let mut cores: SmallVec<[&Arc<KeyspaceCore>; 4]> =
+            keyspaces.iter().map(|k| &k.core).collect();
+        cores.sort_unstable_by_key(|core| core.id);
+        for pair in cores.windows(2) {
+            if pair[0].id == pair[1].id {
+                return Err(Error::NamedTwice {
+                    name: pair[0].title(),
+                });
+            }
+        }
         let mut stood_aside = false;
         for core in cores {
-            let guard = match core.try_lock()? {
-                Some(guard) => guard,
-                None if !waits => return Ok(None),
-                None => {
-                    stood_aside |= txn.stand_aside();
-                    core.lock()?
-                }
-            };
-            txn.parts.push(Part {
-                id: core.id,
-                slot: core.slot,
-                expires: core.expires(),
-                has_subtrees: core.has_subtrees.load(Ordering::Relaxed),
-                core: Arc::clone(core),
-                guard,
-                floor: Watermark::default(),
-                root: Root::default(),
-                generation_merged: 0,
-                owed: None,
-            });
+            match self.enlist(core, waits)? {
+                Some(aside) => stood_aside |= aside,
+                None => return Ok(None),
+            }
         }
-        match kind {
-            TxnKind::Buffered => txn.enter_active(stood_aside)?,
-            TxnKind::Direct => txn.enter_private()?,
-        }
-        Ok(Some(txn))
+        Ok(Some(stood_aside))
+    }
+
+    /// Takes the write lock of one keyspace more. Whether it stood aside for that; `None` if the lock is taken and it may not wait.
+    #[inline(always)]
+    fn enlist(&mut self, core: &Arc<KeyspaceCore>, waits: bool) -> Result<Option<bool>> {
+        let mut stood_aside = false;
+        let guard = match core.try_lock()? {
+            Some(guard) => guard,
+            None if !waits => return Ok(None),
+            None => {
+                stood_aside = self.stand_aside();
+                core.lock()?
+            }
+        };
+        self.parts.push(Part {
+            id: core.id,
+            slot: core.slot,
+            expires: core.expires(),
+            has_subtrees: core.has_subtrees.load(Ordering::Relaxed),
+            guard,
+            floor: Watermark::default(),
+            root: Root::default(),
+            generation_merged: 0,
+            owed: None,
+        });
+        Ok(Some(stood_aside))
     }
 
     /// Lets the merge have the keyspaces that are locked so far, while the transaction waits for another one. False if there
@@ -223,7 +258,7 @@ impl WriteTxn {
     #[cold]
     fn stand_aside(&mut self) -> bool {
         for part in &self.parts {
-            part.core
+            part.core()
                 .generation_open
                 .store(NO_GENERATION, Ordering::SeqCst);
         }
@@ -246,7 +281,7 @@ impl WriteTxn {
         for part in &mut self.parts {
             let keyspace = state
                 .keyspace(part.slot, part.id)
-                .ok_or_else(|| part.core.gone())?;
+                .ok_or_else(|| part.core().gone())?;
             part.root = keyspace.root;
             part.generation_merged = keyspace.generation_merged;
         }
@@ -297,7 +332,7 @@ impl WriteTxn {
             let generation = unsafe { &*generation };
             let mut fresh = stood_aside;
             for part in &mut self.parts {
-                part.core.generation_open.store(generation.id, told);
+                part.core().generation_open.store(generation.id, told);
                 fresh |= part.enter(generation);
             }
             // A buffer that was made after its generation was frozen might be overlooked by the merge, or be in its hands.
@@ -332,7 +367,7 @@ impl WriteTxn {
         match self
             .parts
             .iter()
-            .position(|part| Arc::ptr_eq(&part.core, core))
+            .position(|part| Arc::ptr_eq(part.core(), core))
         {
             Some(index) => Ok(index),
             None if self.undone.is_some() => self.check_not_undone().map(|()| 0),
@@ -418,6 +453,12 @@ impl WriteTxn {
 }
 
 impl Part {
+    /// Its keyspace.
+    #[inline(always)]
+    fn core(&self) -> &Arc<KeyspaceCore> {
+        self.guard.core()
+    }
+
     /// Makes the writer write to `generation`. True if the keyspace had no buffer there before.
     fn enter(&mut self, generation: &Generation) -> bool {
         let mut fresh = false;
@@ -436,13 +477,22 @@ impl Part {
 }
 
 impl Drop for WriteTxn {
+    #[inline]
     fn drop(&mut self) {
-        self.undo_to(None);
-        self.leave();
+        // A commit has left already.
+        if self.pin.is_some() || !self.parts.is_empty() || self.private.is_some() {
+            self.abandon();
+        }
     }
 }
 
 impl WriteTxn {
+    #[inline(never)]
+    fn abandon(&mut self) {
+        self.undo_to(None);
+        self.leave();
+    }
+
     /// Lets go of locks and pin. Everything is committed or undone.
     fn leave(&mut self) {
         let is_private = self.private.is_some();
@@ -462,9 +512,9 @@ impl WriteTxn {
             if let Some(ends) = &mut part.guard.ends {
                 ends.forget_coming();
             }
-            part.core.generation_open.store(0, Ordering::Release);
+            part.core().generation_open.store(0, Ordering::Release);
             if part.expires {
-                part.core.writer_now.store(0, Ordering::Release);
+                part.core().writer_now.store(0, Ordering::Release);
             }
         }
         self.parts.clear();

@@ -88,7 +88,7 @@ impl WriteTxn {
 
     fn tell_merges(&self, now: u64) {
         for part in self.parts.iter().filter(|part| part.expires) {
-            part.core.writer_now.store(now, Ordering::SeqCst);
+            part.core().writer_now.store(now, Ordering::SeqCst);
         }
     }
 

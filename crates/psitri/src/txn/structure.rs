@@ -399,8 +399,8 @@ impl WriteTxn {
             let aliases = state.keyspace(part.slot, part.id);
             let saved = SavedKeyspace {
                 root: part.root,
-                place: part.core.place(),
-                expiry: part.core.expiry,
+                place: part.core().place(),
+                expiry: part.core().expiry,
                 aliases: aliases.and_then(|keyspace| keyspace.aliases.clone()),
             };
             keyspaces.insert(part.id, saved);

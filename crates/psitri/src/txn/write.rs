@@ -134,7 +134,7 @@ impl WriteTxn {
 
     /// As stored: when an entry expires that does not say itself.
     pub(super) fn default_expiry(&self, index: usize) -> Result<u64> {
-        match self.parts[index].core.expiry {
+        match self.parts[index].core().expiry {
             None | Some(0) => Ok(0),
             Some(after) => Expiry::After(Duration::from_millis(after)).resolve(|| self.now()),
         }
@@ -409,7 +409,7 @@ impl Part {
 
     #[cold]
     fn look_for_subtree(&self, key: &[u8]) -> Result<()> {
-        if self.core.subtrees.lock().contains_key(key) {
+        if self.core().subtrees.lock().contains_key(key) {
             return Err(is_subtree(key));
         }
         Ok(())
@@ -421,7 +421,7 @@ impl Part {
             return Ok(());
         }
         let hi = hi.map_or(Bound::Unbounded, Bound::Excluded);
-        let subtrees = self.core.subtrees.lock();
+        let subtrees = self.core().subtrees.lock();
         let first = subtrees.range::<[u8], _>((Bound::Included(lo), hi)).next();
         first.map_or(Ok(()), |(key, _)| Err(is_subtree(key)))
     }

@@ -11,7 +11,7 @@
 #![allow(unsafe_code)] // stores into the log
 use super::{
     WalError, WalOptions, WalShared,
-    record::{self, FRAGMENT_BYTES_MIN, HEADER_BYTES, Kind, padded_bytes},
+    record::{self, FRAGMENT_BYTES_MIN, HEADER_BYTES, Kind, Small, padded_bytes},
     replay::replay,
     segment::Segment,
     shared::SmallSegment,
@@ -161,18 +161,24 @@ impl Wal {
         Ok(())
     }
 
-    /// Stores a fragment that fits. The payload goes first: a torn fragment fails its checksum either way, but the header that
-    /// makes it one then comes last.
+    /// Stores a fragment that fits. A torn one fails its checksum, in whatever order its bytes arrive.
     #[inline]
     fn store(&mut self, kind: Kind, csn: u64, op_count: u32, payload: &[u8]) {
-        let lsn = self.end_lsn;
-        let header = record::header(self.current.nonce, lsn, kind, csn, op_count, payload);
-        // SAFETY: we are the one appender and store at the end of the log (invariant 1).
-        unsafe {
-            let by_call = self.shared.stores_by_call();
-            self.current
-                .store(lsn + HEADER_BYTES as u64, payload, by_call);
-            self.current.store(lsn, &header, by_call);
+        let (lsn, nonce) = (self.end_lsn, self.current.nonce);
+        let by_call = self.shared.stores_by_call();
+        if payload.len() <= Small::PAYLOAD_BYTES_MAX {
+            let mut small = Small::new();
+            let fragment = small.fragment(nonce, lsn, kind, csn, op_count, payload);
+            // SAFETY: we are the one appender and store at the end of the log (invariant 1).
+            unsafe { self.current.store(lsn, fragment, by_call) };
+        } else {
+            let header = record::header(nonce, lsn, kind, csn, op_count, payload);
+            // SAFETY: as above.
+            unsafe {
+                let payload_lsn = lsn + HEADER_BYTES as u64;
+                self.current.store(payload_lsn, payload, by_call);
+                self.current.store(lsn, &header, by_call);
+            }
         }
         self.end_lsn = lsn + padded_bytes(payload.len());
         debug_assert!(self.end_lsn <= self.limit_lsn);

@@ -67,7 +67,24 @@ fn salt(nonce: u64, lsn: u64) -> u32 {
     (mixed ^ (mixed >> 32)) as u32
 }
 
-/// The header of a fragment. The payload's length fits because a segment does.
+/// The header of a fragment, without its checksum. The payload's length fits because a segment does.
+#[inline(always)]
+fn unchecked_header(
+    kind: Kind,
+    csn: u64,
+    op_count: u32,
+    payload_bytes: usize,
+) -> [u8; HEADER_BYTES] {
+    debug_assert!(u32::try_from(payload_bytes).is_ok());
+    let mut header = [0; HEADER_BYTES];
+    header[4..8].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
+    header[8..16].copy_from_slice(&csn.to_le_bytes());
+    header[16..20].copy_from_slice(&op_count.to_le_bytes());
+    header[20] = kind as u8;
+    header
+}
+
+/// The header of a fragment with this payload.
 #[inline]
 pub(super) fn header(
     nonce: u64,
@@ -77,15 +94,53 @@ pub(super) fn header(
     op_count: u32,
     payload: &[u8],
 ) -> [u8; HEADER_BYTES] {
-    debug_assert!(u32::try_from(payload.len()).is_ok() && lsn.is_multiple_of(ALIGNMENT_BYTES));
-    let mut header = [0; HEADER_BYTES];
-    header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-    header[8..16].copy_from_slice(&csn.to_le_bytes());
-    header[16..20].copy_from_slice(&op_count.to_le_bytes());
-    header[20] = kind as u8;
+    debug_assert!(lsn.is_multiple_of(ALIGNMENT_BYTES));
+    let mut header = unchecked_header(kind, csn, op_count, payload.len());
     let checksum = checksum(nonce, lsn, &header, payload);
     header[..CHECKSUM_END].copy_from_slice(&checksum.to_le_bytes());
     header
+}
+
+/// A whole fragment of at most [`Small::PAYLOAD_BYTES_MAX`] bytes of payload, put together where its checksum is taken and its bytes are
+/// copied in one go: for few bytes that costs less than once for the header and once for the payload.
+#[repr(align(8))]
+pub(super) struct Small([u8; Small::START + Small::BYTES_MAX]);
+
+impl Small {
+    const BYTES_MAX: usize = 256;
+    /// What the checksum covers begins at a multiple of 8, which saves it a prologue.
+    const START: usize = CHECKSUM_END;
+    pub const PAYLOAD_BYTES_MAX: usize = Small::BYTES_MAX - HEADER_BYTES;
+
+    #[inline(always)]
+    pub fn new() -> Small {
+        Small([0; Small::START + Small::BYTES_MAX])
+    }
+
+    /// The fragment: header and payload, as [`header`] makes one for it.
+    #[inline(always)]
+    pub fn fragment(
+        &mut self,
+        nonce: u64,
+        lsn: u64,
+        kind: Kind,
+        csn: u64,
+        op_count: u32,
+        payload: &[u8],
+    ) -> &[u8] {
+        debug_assert!(lsn.is_multiple_of(ALIGNMENT_BYTES));
+        let fragment = &mut self.0[Small::START..][..HEADER_BYTES + payload.len()];
+        fragment[..HEADER_BYTES].copy_from_slice(&unchecked_header(
+            kind,
+            csn,
+            op_count,
+            payload.len(),
+        ));
+        fragment[HEADER_BYTES..].copy_from_slice(payload);
+        let checksum = crc32c::crc32c_append(salt(nonce, lsn), &fragment[CHECKSUM_END..]);
+        fragment[..CHECKSUM_END].copy_from_slice(&checksum.to_le_bytes());
+        fragment
+    }
 }
 
 #[inline]
@@ -149,6 +204,17 @@ mod tests {
                 (Kind::Full, 7, 3)
             );
             assert_eq!(fragment.payload, payload);
+        }
+    }
+
+    #[test]
+    fn small_fragments_are_as_others() {
+        for bytes in 0..=Small::PAYLOAD_BYTES_MAX {
+            let payload: Vec<u8> = (0..bytes).map(|i| (i * 31) as u8).collect();
+            let mut small = Small::new();
+            let fragment = small.fragment(11, 64, Kind::Full, 7, 3, &payload);
+            let header = header(11, 64, Kind::Full, 7, 3, &payload);
+            assert_eq!(fragment, [&header[..], &payload].concat());
         }
     }
 
