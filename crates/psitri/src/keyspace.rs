@@ -3,8 +3,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    marker::PhantomData,
-    ops::{Deref, DerefMut},
     time::Duration,
 };
 
@@ -13,9 +11,10 @@ use crate::{
     buffer::{BufferWriter, EntryRef, Kind, TombstoneRef, VersionRef},
     error::Error,
     expiry::millis,
-    sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, OwnLines, RwLock},
+    sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, OwnLines, RwLock},
     txn::Ends,
     wal::ops::OpsBuilder,
+    writer_guard::WriterGuard,
 };
 
 /// Longest keyspace name, in bytes.
@@ -251,62 +250,6 @@ pub(crate) enum Touched {
 
 /// Bounds of a range delete, for the log.
 pub(crate) type KeyBounds = (Box<[u8]>, Option<Box<[u8]>>);
-
-/// The write lock of a keyspace, held, and the reference to the keyspace that its holder needs: counting one reference less for every transaction
-/// is why this is not a guard of the lock's own kind. May be dropped by another thread than the one that took it, which parking_lot allows where its
-/// `send_guard` is asked for.
-pub(crate) struct WriterGuard {
-    core: Arc<KeyspaceCore>,
-    /// It lends what the lock protects, to one thread at a time.
-    slot: PhantomData<WriterSlot>,
-}
-
-impl WriterGuard {
-    #[inline(always)]
-    fn of(core: &Arc<KeyspaceCore>, held: MutexGuard<'_, WriterSlot>) -> WriterGuard {
-        debug_assert!(std::ptr::eq(MutexGuard::mutex(&held), &*core.writer));
-        std::mem::forget(held);
-        WriterGuard {
-            core: Arc::clone(core),
-            slot: PhantomData,
-        }
-    }
-
-    /// Whose lock it is.
-    #[inline(always)]
-    pub fn core(&self) -> &Arc<KeyspaceCore> {
-        &self.core
-    }
-}
-
-#[expect(unsafe_code, reason = "the lock is held")]
-impl Deref for WriterGuard {
-    type Target = WriterSlot;
-
-    #[inline(always)]
-    fn deref(&self) -> &WriterSlot {
-        // SAFETY: the lock is held from `of` to `drop`, by this guard alone.
-        unsafe { &*self.core.writer.data_ptr() }
-    }
-}
-
-#[expect(unsafe_code, reason = "the lock is held")]
-impl DerefMut for WriterGuard {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut WriterSlot {
-        // SAFETY: as above.
-        unsafe { &mut *self.core.writer.data_ptr() }
-    }
-}
-
-#[expect(unsafe_code, reason = "the lock is held")]
-impl Drop for WriterGuard {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: the guard that `of` forgot is ours.
-        unsafe { self.core.writer.force_unlock() }
-    }
-}
 
 impl KeyspaceCore {
     pub fn new(

@@ -130,6 +130,8 @@ mod subtrees;
 mod tree;
 #[cfg(not(loom))]
 mod txn;
+#[cfg(not(loom))]
+mod writer_guard;
 
 #[cfg(not(loom))]
 pub use {

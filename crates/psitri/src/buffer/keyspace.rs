@@ -33,7 +33,7 @@ pub(crate) const PREFETCH_KEYS_MAX: usize = 16;
 #[inline(always)]
 pub(crate) fn hash_of(key: &[u8]) -> u32 {
     static STATE: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);
-    // Without the length that `Hash` for slices puts before the bytes: the hasher mixes it in.
+    // Without the length that `Hash` for slices puts before the bytes: the seed is rotated by it.
     let mut hasher = STATE.build_hasher();
     hasher.write(key);
     hasher.finish() as u32

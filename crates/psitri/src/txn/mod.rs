@@ -34,7 +34,7 @@ use crate::{
     database::DatabaseCore,
     error::Error,
     expiry::Moment,
-    keyspace::{KeyspaceCore, WriterGuard},
+    keyspace::KeyspaceCore,
     node::ValuePointer,
     pager::Changes,
     pins::RawPin,
@@ -42,6 +42,7 @@ use crate::{
     sync::{Arc, Ordering},
     tree::Root,
     wal::ops::OpsBuilder,
+    writer_guard::WriterGuard,
 };
 
 pub(crate) use direct::NO_GENERATION;
