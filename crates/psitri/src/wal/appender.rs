@@ -11,7 +11,7 @@
 #![allow(unsafe_code)] // stores into the log
 use super::{
     WalError, WalOptions, WalShared,
-    record::{self, FRAGMENT_BYTES_MIN, HEADER_BYTES, Kind, Small, padded_bytes},
+    record::{FRAGMENT_BYTES_MIN, HEADER_BYTES, Head, Kind, Small, padded_bytes},
     replay::replay,
     segment::Segment,
     shared::SmallSegment,
@@ -164,15 +164,22 @@ impl Wal {
     /// Stores a fragment that fits. A torn one fails its checksum, in whatever order its bytes arrive.
     #[inline]
     fn store(&mut self, kind: Kind, csn: u64, op_count: u32, payload: &[u8]) {
-        let (lsn, nonce) = (self.end_lsn, self.current.nonce);
+        let lsn = self.end_lsn;
+        let head = Head {
+            nonce: self.current.nonce,
+            lsn,
+            kind,
+            csn,
+            op_count,
+        };
         let by_call = self.shared.stores_by_call();
         if payload.len() <= Small::PAYLOAD_BYTES_MAX {
             let mut small = Small::new();
-            let fragment = small.fragment(nonce, lsn, kind, csn, op_count, payload);
+            let fragment = small.fragment(head, payload);
             // SAFETY: we are the one appender and store at the end of the log (invariant 1).
             unsafe { self.current.store(lsn, fragment, by_call) };
         } else {
-            let header = record::header(nonce, lsn, kind, csn, op_count, payload);
+            let header = head.header(payload);
             // SAFETY: as above.
             unsafe {
                 let payload_lsn = lsn + HEADER_BYTES as u64;

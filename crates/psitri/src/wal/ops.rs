@@ -249,23 +249,17 @@ impl OpsBuilder {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn begin(&mut self, tag: u8, keyspace: u32) {
         debug_assert!(!self.is_full());
         self.op_count = self.op_count.saturating_add(1);
         if self.keyspace == Some(keyspace) {
             self.bytes.push(tag | FLAG_SAME_KEYSPACE);
         } else {
-            self.begin_elsewhere(tag, keyspace);
+            self.bytes.push(tag);
+            self.number(u64::from(keyspace));
+            self.keyspace = Some(keyspace);
         }
-    }
-
-    /// Begins an operation on another keyspace than the one before.
-    #[inline(never)]
-    fn begin_elsewhere(&mut self, tag: u8, keyspace: u32) {
-        self.bytes.push(tag);
-        self.number(u64::from(keyspace));
-        self.keyspace = Some(keyspace);
     }
 
     fn begin_on_keyspace(&mut self, tag: u8, id: u32) {
@@ -274,16 +268,13 @@ impl OpsBuilder {
         self.number(u64::from(id));
     }
 
-    #[inline(always)]
+    #[inline]
     fn field(&mut self, field: &[u8]) {
-        match field.len() {
-            bytes @ ..0x80 => self.bytes.push(bytes as u8),
-            bytes => self.number(bytes as u64),
-        }
+        self.number(field.len() as u64);
         self.bytes.extend_from_slice(field);
     }
 
-    #[inline(never)]
+    #[inline]
     fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.bytes.push(number as u8 | 0x80);

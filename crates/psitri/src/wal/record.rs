@@ -67,38 +67,39 @@ fn salt(nonce: u64, lsn: u64) -> u32 {
     (mixed ^ (mixed >> 32)) as u32
 }
 
-/// The header of a fragment, without its checksum. The payload's length fits because a segment does.
-#[inline(always)]
-fn unchecked_header(
-    kind: Kind,
-    csn: u64,
-    op_count: u32,
-    payload_bytes: usize,
-) -> [u8; HEADER_BYTES] {
-    debug_assert!(u32::try_from(payload_bytes).is_ok());
-    let mut header = [0; HEADER_BYTES];
-    header[4..8].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
-    header[8..16].copy_from_slice(&csn.to_le_bytes());
-    header[16..20].copy_from_slice(&op_count.to_le_bytes());
-    header[20] = kind as u8;
-    header
+/// What a fragment says of itself beside its payload, and where it is put.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    pub nonce: u64,
+    pub lsn: u64,
+    pub kind: Kind,
+    pub csn: u64,
+    pub op_count: u32,
 }
 
-/// The header of a fragment with this payload.
-#[inline]
-pub(super) fn header(
-    nonce: u64,
-    lsn: u64,
-    kind: Kind,
-    csn: u64,
-    op_count: u32,
-    payload: &[u8],
-) -> [u8; HEADER_BYTES] {
-    debug_assert!(lsn.is_multiple_of(ALIGNMENT_BYTES));
-    let mut header = unchecked_header(kind, csn, op_count, payload.len());
-    let checksum = checksum(nonce, lsn, &header, payload);
-    header[..CHECKSUM_END].copy_from_slice(&checksum.to_le_bytes());
-    header
+impl Head {
+    /// The header, without its checksum. The payload's length fits because a segment does.
+    #[inline(always)]
+    fn unchecked(self, payload_bytes: usize) -> [u8; HEADER_BYTES] {
+        debug_assert!(
+            u32::try_from(payload_bytes).is_ok() && self.lsn.is_multiple_of(ALIGNMENT_BYTES)
+        );
+        let mut header = [0; HEADER_BYTES];
+        header[4..8].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
+        header[8..16].copy_from_slice(&self.csn.to_le_bytes());
+        header[16..20].copy_from_slice(&self.op_count.to_le_bytes());
+        header[20] = self.kind as u8;
+        header
+    }
+
+    /// The header of a fragment with this payload.
+    #[inline]
+    pub fn header(self, payload: &[u8]) -> [u8; HEADER_BYTES] {
+        let mut header = self.unchecked(payload.len());
+        let checksum = checksum(self.nonce, self.lsn, &header, payload);
+        header[..CHECKSUM_END].copy_from_slice(&checksum.to_le_bytes());
+        header
+    }
 }
 
 /// A whole fragment of at most [`Small::PAYLOAD_BYTES_MAX`] bytes of payload, put together where its checksum is taken and its bytes are
@@ -117,27 +118,14 @@ impl Small {
         Small([0; Small::START + Small::BYTES_MAX])
     }
 
-    /// The fragment: header and payload, as [`header`] makes one for it.
+    /// The fragment: the header that [`Head::header`] makes, and the payload.
     #[inline(always)]
-    pub fn fragment(
-        &mut self,
-        nonce: u64,
-        lsn: u64,
-        kind: Kind,
-        csn: u64,
-        op_count: u32,
-        payload: &[u8],
-    ) -> &[u8] {
-        debug_assert!(lsn.is_multiple_of(ALIGNMENT_BYTES));
+    pub fn fragment(&mut self, head: Head, payload: &[u8]) -> &[u8] {
         let fragment = &mut self.0[Small::START..][..HEADER_BYTES + payload.len()];
-        fragment[..HEADER_BYTES].copy_from_slice(&unchecked_header(
-            kind,
-            csn,
-            op_count,
-            payload.len(),
-        ));
+        fragment[..HEADER_BYTES].copy_from_slice(&head.unchecked(payload.len()));
         fragment[HEADER_BYTES..].copy_from_slice(payload);
-        let checksum = crc32c::crc32c_append(salt(nonce, lsn), &fragment[CHECKSUM_END..]);
+        let salt = salt(head.nonce, head.lsn);
+        let checksum = crc32c::crc32c_append(salt, &fragment[CHECKSUM_END..]);
         fragment[..CHECKSUM_END].copy_from_slice(&checksum.to_le_bytes());
         fragment
     }
@@ -186,8 +174,18 @@ pub(super) fn read(bytes: &[u8], nonce: u64, lsn: u64) -> Result<Fragment<'_>, &
 mod tests {
     use super::*;
 
+    fn head(nonce: u64, lsn: u64) -> Head {
+        Head {
+            nonce,
+            lsn,
+            kind: Kind::Full,
+            csn: 7,
+            op_count: 3,
+        }
+    }
+
     fn image(nonce: u64, lsn: u64, payload: &[u8]) -> Vec<u8> {
-        let mut bytes = header(nonce, lsn, Kind::Full, 7, 3, payload).to_vec();
+        let mut bytes = head(nonce, lsn).header(payload).to_vec();
         bytes.extend_from_slice(payload);
         bytes.resize(padded_bytes(payload.len()) as usize, 0xee);
         bytes
@@ -212,8 +210,8 @@ mod tests {
         for bytes in 0..=Small::PAYLOAD_BYTES_MAX {
             let payload: Vec<u8> = (0..bytes).map(|i| (i * 31) as u8).collect();
             let mut small = Small::new();
-            let fragment = small.fragment(11, 64, Kind::Full, 7, 3, &payload);
-            let header = header(11, 64, Kind::Full, 7, 3, &payload);
+            let fragment = small.fragment(head(11, 64), &payload);
+            let header = head(11, 64).header(&payload);
             assert_eq!(fragment, [&header[..], &payload].concat());
         }
     }

@@ -246,3 +246,57 @@ fn an_open_transaction_leaves_room_for_the_next() {
     let counts = keyspaces.each_ref().map(|k| snapshot.count(k, ..).unwrap());
     assert_eq!(counts, [58 * 64, 7 * 32]);
 }
+
+#[test]
+fn a_begin_that_fails_gives_back_what_it_had_locked() {
+    within_seconds(30, "a failed begin", || {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, all) = database(&dir);
+        db.drop_keyspace("k3").unwrap();
+        for named in [
+            &[&all[0], &all[1], &all[3]][..],
+            &[&all[3], &all[0]],
+            &[&all[3]],
+        ] {
+            let gone = db.begin(named).err().unwrap();
+            assert!(matches!(gone, Error::KeyspaceGone { .. }), "{gone}");
+            let gone = db.begin_direct(named).err().unwrap();
+            assert!(matches!(gone, Error::KeyspaceGone { .. }), "{gone}");
+        }
+        let mut txn = db.begin(&[&all[0], &all[1]]).unwrap();
+        txn.upsert(&all[1], b"key", b"value").unwrap();
+        txn.commit().unwrap();
+        assert_eq!(db.get(&all[1], b"key").unwrap().unwrap(), b"value");
+    });
+}
+
+#[test]
+fn a_transaction_is_passed_from_thread_to_thread() {
+    within_seconds(60, "transactions that travel", || {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, all) = database(&dir);
+        let (first, second) = (&all[0], &all[1]);
+        std::thread::scope(|scope| {
+            for round in 0..500u32 {
+                let mut txn = db.begin(&[first, second]).unwrap();
+                txn.upsert(first, b"round", &round.to_be_bytes()).unwrap();
+                // Somebody waits for the lock, which a thread gives up that did not take it.
+                let waiting = scope.spawn(|| {
+                    let txn = db.begin(&[second]).unwrap();
+                    txn.get(second, b"round").unwrap().map(<[u8]>::to_vec)
+                });
+                let ending = scope.spawn(move || {
+                    txn.upsert(second, b"round", &round.to_be_bytes()).unwrap();
+                    match round % 2 {
+                        0 => txn.commit().unwrap(),
+                        _ => drop(txn),
+                    }
+                });
+                ending.join().unwrap();
+                let committed = round - round % 2;
+                let seen = waiting.join().unwrap();
+                assert_eq!(seen.as_deref(), Some(&committed.to_be_bytes()[..]));
+            }
+        });
+    });
+}
