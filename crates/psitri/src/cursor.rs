@@ -2,9 +2,11 @@
 //!
 //! Every layer has a cursor of its own. Going forward all of them stand at or after the position, going backward at or
 //! before it; the position is the least (greatest) of them, and the newest layer that has something to say about its key
-//! decides. How that is done, and how it is left out for runs of entries of one source, is in `cursor/join.rs`.
+//! decides. How that is done, and how it is left out for runs of entries of one source, is in `cursor/join.rs`; how it is done for many keys at
+//! once where sources have the same keys, in `cursor/lockstep.rs`.
 
 mod join;
+mod lockstep;
 
 use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 
@@ -15,6 +17,7 @@ use crate::{
     sync::Arc,
     tree::TreeCursor,
 };
+use lockstep::Lockstep;
 
 /// An ordered position in a keyspace, from [`Snapshot::cursor`](crate::Snapshot::cursor) or
 /// [`WriteTxn::cursor`](crate::WriteTxn::cursor). Moves return whether they found an entry; an error leaves the cursor
@@ -75,6 +78,10 @@ pub struct Cursor<'a> {
     order: Vec<At>,
     /// How many of them stand on the position's key.
     sharing: usize,
+    /// What was found ahead.
+    lockstep: Lockstep<'a>,
+    /// With a position in a layer that is followed: the next steps in it that come before all other sources and the end of the bounds.
+    lead: usize,
 }
 
 /// One buffer.
@@ -84,12 +91,13 @@ struct Layer<'a> {
     csn: u64,
 }
 
-/// A source; of two that have the same key, the lesser one is asked first.
+/// A source; of two that have the same key, the lesser one is asked first. Or none: what was found ahead in several.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum At {
     Nowhere,
     Layer(usize),
     Tree,
+    Ahead,
 }
 
 impl<'a> Cursor<'a> {
@@ -135,6 +143,8 @@ impl<'a> Cursor<'a> {
             run: 0..0,
             order: Vec::new(),
             sharing: 1,
+            lockstep: Lockstep::new(),
+            lead: 0,
         }
     }
 
@@ -244,7 +254,11 @@ impl<'a> Cursor<'a> {
     /// ```
     #[inline]
     pub fn key(&self) -> &[u8] {
-        self.source_key(self.at)
+        match self.at {
+            // First of all: it is where steps cost least.
+            At::Tree => self.tree.key(),
+            at => self.source_key(at),
+        }
     }
 
     /// Value of the entry, not copied; empty if there is no position.

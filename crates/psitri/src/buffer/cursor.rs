@@ -69,6 +69,9 @@ pub struct BufferCursor<'b> {
     walk: Walk<'b>,
     /// Reference of the present entry, 0 if there is none.
     entry: u32,
+    /// Its key, and the first 8 bytes of that as a big-endian integer, zero-filled.
+    key: &'b [u8],
+    key_head: u64,
     ahead: Ahead,
     csn_max: u64,
     entries_seen: u64,
@@ -80,6 +83,8 @@ impl<'b> BufferCursor<'b> {
             buffer,
             walk: Walk::new(buffer),
             entry: 0,
+            key: &[],
+            key_head: 0,
             ahead: Ahead {
                 entries: [0; AHEAD_MAX],
                 next: 0,
@@ -110,11 +115,33 @@ impl<'b> BufferCursor<'b> {
     /// Key of the present entry; empty if there is none.
     #[inline(always)]
     pub fn key(&self) -> &'b [u8] {
-        self.present().map_or(&[], Entry::key)
+        self.key
+    }
+
+    /// The first 8 bytes of [`BufferCursor::key`] as a big-endian integer, zero-filled.
+    #[inline(always)]
+    pub(crate) fn key_head(&self) -> u64 {
+        self.key_head
+    }
+
+    /// Key of an entry that the cursor will come to in `forward`, some steps from here, and how many steps that are: if there is one that has
+    /// arrived in the caches.
+    #[inline]
+    pub(crate) fn key_ahead(&self, forward: bool) -> Option<(usize, &'b [u8])> {
+        let ahead = &self.ahead;
+        let steps = (ahead.low.saturating_sub(ahead.next)).min(ahead.version_ahead);
+        if steps == 0 || ahead.forward != forward || self.is_outdated() {
+            return None;
+        }
+        let entry = ahead.entries[ahead.next + steps - 1];
+        Some((
+            steps,
+            Entry::new(self.buffer.memory(), node::offset(entry)).key(),
+        ))
     }
 
     /// What the present entry says at a commit sequence number, range deletions included. `Absent`: nothing at that number.
-    #[inline]
+    #[inline(always)]
     pub fn resolve(&self, csn: u64) -> Found<'b> {
         let csn_max = csn.min(self.csn_max);
         match self.present() {
@@ -202,13 +229,24 @@ impl<'b> BufferCursor<'b> {
     #[inline(always)]
     fn pass(&mut self) -> bool {
         let ahead = &mut self.ahead;
-        self.entry = ahead.entries[ahead.next];
+        let entry = ahead.entries[ahead.next];
         ahead.next += 1;
         if let Some(&coming) = ahead.entries[..ahead.count].get(ahead.next + ahead.version_ahead) {
             Entry::new(self.buffer.memory(), node::offset(coming))
                 .prefetch_newest(ahead.version_lines);
         }
-        true
+        self.stand_on(entry)
+    }
+
+    /// Makes an entry the present one, or none. Whether there is one.
+    #[inline(always)]
+    fn stand_on(&mut self, entry: u32) -> bool {
+        self.entry = entry;
+        (self.key, self.key_head) = match self.present() {
+            Some(entry) => (entry.key(), entry.key_head()),
+            None => (&[][..], 0),
+        };
+        entry != 0
     }
 
     /// A step for which the walk goes on, if it has not come to the end.
@@ -259,8 +297,7 @@ impl<'b> BufferCursor<'b> {
         ahead.want = (2 * want).min(AHEAD_MAX);
         ahead.version_ahead = (count / 4).clamp(1, VERSION_AHEAD_MAX);
         if count == 0 {
-            self.entry = 0;
-            return false;
+            return self.stand_on(0);
         }
         self.pass()
     }
@@ -278,8 +315,7 @@ impl<'b> BufferCursor<'b> {
 
     /// Makes the entry that the walk found the present one.
     fn arrive(&mut self) -> bool {
-        self.entry = self.walk.entry();
-        self.entry != 0
+        self.stand_on(self.walk.entry())
     }
 
     /// Whether keys were inserted that this cursor must see (invariant 3).
@@ -296,7 +332,7 @@ impl<'b> BufferCursor<'b> {
 
     /// Forgets the position. Returns the root to search from.
     fn restart(&mut self) -> u32 {
-        self.entry = 0;
+        self.stand_on(0);
         (self.ahead.next, self.ahead.count, self.ahead.low) = (0, 0, 0);
         self.ahead.want = 1;
         self.entries_seen = self.buffer.written.entries.load(Ordering::Relaxed);

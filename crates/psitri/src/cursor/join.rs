@@ -6,7 +6,8 @@
 //!     comes first, and the tree last.
 //! (3) With a position, the first `sharing` of `order` stand on its key; the first of them is `at`. What they have to say about the key was
 //!     heard. They move on with the next step, so that damage behind the key is not met before.
-//! (4) With a position in the tree, `run` are indices of its leaf without a key of a layer, or an end of the bounds, between them. It is
+//! (4) `lead` is 0 but for a position in a layer that is the first source.
+//! (5) With a position in the tree, `run` are indices of its leaf without a key of a layer, or an end of the bounds, between them. It is
 //!     empty, or the position is inside.
 
 use std::cmp::Ordering;
@@ -17,7 +18,7 @@ use crate::{
     buffer::Found,
     expiry,
     layers::{read_large, read_stored},
-    node::{Leaf, compare_keys},
+    node::{Leaf, compare_headed, compare_keys},
 };
 
 impl<'a> Cursor<'a> {
@@ -49,7 +50,6 @@ impl<'a> Cursor<'a> {
     pub(super) fn step(&mut self, forward: bool) -> Result<bool> {
         if self.forward == forward {
             match self.at {
-                At::Nowhere => return Ok(false),
                 At::Tree => {
                     let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
                     // An index that wraps is in no run.
@@ -67,10 +67,16 @@ impl<'a> Cursor<'a> {
                         return self.take(value);
                     }
                 }
+                At::Ahead => {
+                    if self.take_ahead() {
+                        return Ok(true);
+                    }
+                }
                 At::Layer(layer) if self.sharing == 1 && !self.has_ranges => {
                     return Ok(self.follow(layer)? || self.settle()?);
                 }
                 At::Layer(_) => {}
+                At::Nowhere => return Ok(false),
             }
         }
         self.step_joining(forward)
@@ -79,6 +85,11 @@ impl<'a> Cursor<'a> {
     /// A step from one source to another.
     #[inline(never)]
     fn step_joining(&mut self, forward: bool) -> Result<bool> {
+        if forward == self.forward
+            && (self.at == At::Ahead || self.sharing > 1 && self.may_look_ahead())
+        {
+            return self.step_ahead();
+        }
         if forward == self.forward
             && let Some(layer) = self.only_layer()
             && let Some((leaf, index)) = self.neighbour_in_leaf()
@@ -90,38 +101,40 @@ impl<'a> Cursor<'a> {
         self.step_deciding(forward)
     }
 
-    /// The layer, if it and the tree are the only sources left, nothing has to be asked of an entry but whether it is there, and the bounds end
-    /// beyond the leaf of the tree.
+    /// The layer, if it and the tree are the only sources in what is left of the tree's leaf, nothing has to be asked of an entry but whether it
+    /// is there, and the bounds end beyond the leaf.
     #[inline(always)]
     fn only_layer(&self) -> Option<usize> {
         if self.has_ranges || self.view.now != 0 {
             return None;
         }
         match self.order[..] {
-            [At::Tree, At::Layer(layer)] | [At::Layer(layer), At::Tree] => {
+            [At::Tree, At::Layer(layer), ..] | [At::Layer(layer), At::Tree, ..] => {
                 self.is_leaf_inside().then_some(layer)
             }
             _ => None,
         }
     }
 
-    /// Whether the bounds, in the direction of the cursor, end beyond the leaf of the tree.
+    /// Whether, in the direction of the cursor, the bounds end beyond the leaf of the tree, and the third source stands there.
     #[inline(always)]
     fn is_leaf_inside(&self) -> bool {
         let Some((leaf, _)) = self.tree.leaf() else {
             return false;
         };
+        let third = self.order.get(2).map(|&third| self.source_key(third));
         if self.forward {
-            let is_below = |hi: &[u8]| leaf.cmp_key(leaf.len() - 1, hi).is_lt();
-            self.hi.as_deref().is_none_or(is_below)
+            let is_below = |key: &[u8]| leaf.cmp_key(leaf.len() - 1, key).is_lt();
+            self.hi.as_deref().is_none_or(is_below) && third.is_none_or(is_below)
         } else {
-            self.lo.is_empty() || leaf.cmp_key(0, &self.lo).is_ge()
+            (self.lo.is_empty() || leaf.cmp_key(0, &self.lo).is_ge())
+                && third.is_none_or(|key| leaf.cmp_key(0, key).is_gt())
         }
     }
 
     /// The leaf of the tree's position, and the index of what comes next in it.
     #[inline(always)]
-    fn neighbour_in_leaf(&self) -> Option<(Leaf<'a>, usize)> {
+    pub(super) fn neighbour_in_leaf(&self) -> Option<(Leaf<'a>, usize)> {
         let (leaf, index) = self.tree.leaf()?;
         let next = if self.forward {
             index + 1
@@ -133,17 +146,16 @@ impl<'a> Cursor<'a> {
 
     /// Joins the only layer, at its next key, with the entries of the tree's leaf from `index` on: the position is at the first of both that has
     /// a value. What `settle` does for any number of sources. `None` where the leaf or the layer ends before there is one: the position is on
-    /// the last key that was met, which has no value.
+    /// the last key that was met, which has no value. Other sources stand beyond the leaf, where the layer may come to as well.
     #[inline(never)]
     fn meet(&mut self, layer: usize, leaf: Leaf<'a>, mut index: usize) -> Result<Option<bool>> {
         let forward = self.forward;
         let value = loop {
             self.tree.set_index(index);
             let key = self.layers[layer].cursor.key();
-            let order = self.compare(self.tree.key(), key);
+            let order = self.compare(At::Tree, At::Layer(layer));
             if order.is_lt() {
-                self.order.clear();
-                self.order.extend([At::Tree, At::Layer(layer)]);
+                (self.order[0], self.order[1]) = (At::Tree, At::Layer(layer));
                 self.at = At::Tree;
                 self.sharing = 1;
                 if forward {
@@ -151,6 +163,7 @@ impl<'a> Cursor<'a> {
                 } else {
                     self.find_run();
                 }
+                self.sift(1);
                 let value = read_stored(self.view.pager, leaf.value(index));
                 return self.take(value).map(Some);
             }
@@ -174,8 +187,7 @@ impl<'a> Cursor<'a> {
             }
             index = next;
         };
-        self.order.clear();
-        self.order.extend([At::Layer(layer), At::Tree]);
+        (self.order[0], self.order[1]) = (At::Layer(layer), At::Tree);
         self.at = At::Layer(layer);
         self.run = 0..0;
         value.map(|value| self.take(value)).transpose()
@@ -221,6 +233,8 @@ impl<'a> Cursor<'a> {
 
     /// Sets up `order` after all sources were moved, and finds the position.
     fn arrange(&mut self) -> Result<bool> {
+        self.lockstep.restart();
+        self.lead = 0;
         self.order.clear();
         let layers = (0..self.layers.len()).map(At::Layer);
         for source in layers.chain([At::Tree]) {
@@ -229,16 +243,23 @@ impl<'a> Cursor<'a> {
                 _ => self.tree.is_valid(),
             };
             if is_valid {
-                self.order.insert(0, source);
-                self.sift(0);
+                self.order.push(source);
             }
         }
+        self.sort();
         self.settle()
+    }
+
+    /// Puts the sources in order (2).
+    pub(super) fn sort(&mut self) {
+        for place in (0..self.order.len()).rev() {
+            self.sift(place);
+        }
     }
 
     /// Finds the position: the first key, from where the sources stand, that has a value.
     #[inline]
-    fn settle(&mut self) -> Result<bool> {
+    pub(super) fn settle(&mut self) -> Result<bool> {
         self.run = 0..0;
         loop {
             self.at = self.order.first().copied().unwrap_or(At::Nowhere);
@@ -322,7 +343,7 @@ impl<'a> Cursor<'a> {
     #[inline]
     fn advance(&mut self, place: usize) -> Result<()> {
         let has_key = match self.order[place] {
-            At::Nowhere => Ok(false),
+            At::Nowhere | At::Ahead => Ok(false),
             At::Layer(index) => Ok(self.layers[index].cursor.step(self.forward)),
             At::Tree if self.forward => self.tree.next(),
             At::Tree => self.tree.prev(),
@@ -345,7 +366,7 @@ impl<'a> Cursor<'a> {
     fn sift(&mut self, mut place: usize) {
         while let Some(&next) = self.order.get(place + 1) {
             let here = self.order[place];
-            let order = self.compare(self.source_key(here), self.source_key(next));
+            let order = self.compare(here, next);
             if order.then(here.cmp(&next)).is_lt() {
                 break;
             }
@@ -362,17 +383,13 @@ impl<'a> Cursor<'a> {
         loop {
             let layer = &mut self.layers[index];
             if !layer.cursor.step(forward) {
+                self.lead = 0;
                 self.order.remove(0);
                 return Ok(false);
             }
-            let key = layer.cursor.key();
-            if let Some(&next) = self.order.get(1)
-                && self.compare(key, self.source_key(next)).is_ge()
-            {
-                self.sift(0);
-                return Ok(false);
-            }
-            if self.is_outside(key) {
+            if self.lead > 0 {
+                self.lead -= 1;
+            } else if !self.leads(index) {
                 return Ok(false);
             }
             let layer = &self.layers[index];
@@ -391,16 +408,56 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Order of two keys in the direction of the cursor.
+    /// Whether the layer that was the first source still is, inside of the bounds; and for how long it will be.
     #[inline(always)]
-    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        let order = compare_keys(a, b);
+    fn leads(&mut self, index: usize) -> bool {
+        let cursor = &self.layers[index].cursor;
+        let next = self.order.get(1).copied();
+        if next.is_some_and(|next| self.compare(At::Layer(index), next).is_ge()) {
+            self.sift(0);
+            return false;
+        }
+        if self.is_outside(cursor.key()) {
+            return false;
+        }
+        if let Some((steps, key)) = cursor.key_ahead(self.forward)
+            && next.is_none_or(|next| self.compare_key(key, next).is_lt())
+            && !self.is_outside(key)
+        {
+            self.lead = steps;
+        }
+        true
+    }
+
+    /// Order of a key and that of a source in the direction of the cursor.
+    #[inline(always)]
+    fn compare_key(&self, key: &[u8], source: At) -> Ordering {
+        let order = match source {
+            At::Tree => self.tree.cmp_key(key).reverse(),
+            _ => compare_keys(key, self.source_key(source)),
+        };
+        if self.forward { order } else { order.reverse() }
+    }
+
+    /// Order of the keys of two sources in the direction of the cursor.
+    #[inline(always)]
+    pub(super) fn compare(&self, a: At, b: At) -> Ordering {
+        let order = match (a, b) {
+            (At::Layer(a), At::Layer(b)) => {
+                let (a, b) = (&self.layers[a].cursor, &self.layers[b].cursor);
+                compare_headed((a.key_head(), a.key()), (b.key_head(), b.key()))
+            }
+            // Where it lies in its leaf: what was just copied from there cannot be read at once.
+            (At::Tree, _) => self.tree.cmp_key(self.source_key(b)),
+            (_, At::Tree) => self.tree.cmp_key(self.source_key(a)).reverse(),
+            _ => Ordering::Equal,
+        };
         if self.forward { order } else { order.reverse() }
     }
 
     /// Whether the bounds end before `key`.
     #[inline(always)]
-    fn is_outside(&self, key: &[u8]) -> bool {
+    pub(super) fn is_outside(&self, key: &[u8]) -> bool {
         if self.forward {
             self.hi
                 .as_deref()
@@ -422,10 +479,11 @@ impl<'a> Cursor<'a> {
             At::Nowhere => &[],
             At::Layer(index) => self.layers[index].cursor.key(),
             At::Tree => self.tree.key(),
+            At::Ahead => self.lockstep.key(),
         }
     }
 
-    /// How far the leaf can be read before a layer or the end of the bounds comes in (4).
+    /// How far the leaf can be read before a layer or the end of the bounds comes in (5).
     fn find_run(&mut self) {
         let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
         let next_key = self.order.get(1).map(|&next| self.source_key(next));
@@ -499,7 +557,7 @@ impl<'a> Cursor<'a> {
         let mut found = self.ask(self.at)?;
         self.sharing = 1;
         while let Some(&source) = self.order.get(self.sharing)
-            && self.source_key(source) == self.key()
+            && self.compare(self.at, source).is_eq()
         {
             if found.is_none() {
                 found = self.ask(source)?;
@@ -521,7 +579,7 @@ impl<'a> Cursor<'a> {
     #[inline]
     fn ask(&mut self, source: At) -> Result<Option<bool>> {
         let (key, newer) = match source {
-            At::Nowhere => return Ok(None),
+            At::Nowhere | At::Ahead => return Ok(None),
             At::Layer(index) => (self.layers[index].cursor.key(), index),
             At::Tree => (self.tree.key(), self.layers.len()),
         };

@@ -93,7 +93,14 @@ pub(super) fn head(key: &[u8]) -> u64 {
 #[cfg(any(test, not(loom)))]
 #[inline(always)]
 pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
-    let order = head(a).cmp(&head(b));
+    compare_headed((head(a), a), (head(b), b))
+}
+
+/// [`compare_keys`] of two keys, each after its head.
+#[cfg(any(test, not(loom)))]
+#[inline(always)]
+pub(crate) fn compare_headed((a_head, a): (u64, &[u8]), (b_head, b): (u64, &[u8])) -> Ordering {
+    let order = a_head.cmp(&b_head);
     if order.is_ne() {
         return order;
     }

@@ -6,7 +6,9 @@
 // Unsafe: reads without bounds checks under the invariants of `leaf.rs`.
 #![allow(unsafe_code)]
 
-use super::bytes::{be_integer, equal, fingerprint, head, load_head, partition, strip};
+use super::bytes::{
+    be_integer, compare_keys, equal, fingerprint, head, load_head, partition, strip,
+};
 use super::leaf::{Leaf, LeafEncoding, SECTIONS_AT};
 use super::reference::Stored;
 use super::simd;
@@ -180,6 +182,7 @@ impl<'a> Leaf<'a> {
     ///
     /// # Panics
     /// If `i` is out of range.
+    #[inline]
     pub fn cmp_key(&self, i: usize, key: &[u8]) -> Ordering {
         self.assert_index(i);
         let suffix = match strip(key, self.key_prefix()) {
@@ -188,12 +191,12 @@ impl<'a> Leaf<'a> {
         };
         match self.encoding {
             // SAFETY: i < count.
-            LeafEncoding::Slotted => unsafe { self.slot_suffix(i) }.cmp(suffix),
+            LeafEncoding::Slotted => compare_keys(unsafe { self.slot_suffix(i) }, suffix),
             // SAFETY: i < count.
-            LeafEncoding::Fixed => unsafe { self.fixed_suffix(i) }.cmp(suffix),
+            LeafEncoding::Fixed => compare_keys(unsafe { self.fixed_suffix(i) }, suffix),
             LeafEncoding::Dense => {
                 let (bytes, start) = self.dense_suffix(i);
-                bytes[start..].cmp(suffix)
+                compare_keys(&bytes[start..], suffix)
             }
         }
     }

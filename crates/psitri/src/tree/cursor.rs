@@ -3,6 +3,8 @@
 //! The path from the root is kept on a stack; leaves have no links to each other, as copy-on-write could not keep them.
 //! The key of the position lies in one buffer whose prefix is written once a leaf.
 
+use std::cmp::Ordering;
+
 use super::{Node, Root, open_child, open_root};
 use crate::{
     Result,
@@ -48,6 +50,13 @@ impl<'a> TreeCursor<'a> {
         &self.key
     }
 
+    /// Order of the key of the position and `key`. The cursor must be valid.
+    #[inline(always)]
+    pub fn cmp_key(&self, key: &[u8]) -> Ordering {
+        let leaf = self.leaf.expect("the cursor is positioned");
+        leaf.cmp_key(self.index, key)
+    }
+
     /// Value of the position. The cursor must be valid.
     #[inline]
     pub fn value(&self) -> Stored<'a> {
@@ -66,6 +75,17 @@ impl<'a> TreeCursor<'a> {
         let leaf = self.leaf.expect("the cursor is positioned");
         self.index = index;
         leaf.load_suffix(index, &mut self.key);
+    }
+
+    /// [`set_index`](TreeCursor::set_index), but for the key: [`load_key`](TreeCursor::load_key) has to follow before it is asked for.
+    #[inline(always)]
+    pub fn move_to(&mut self, index: usize) {
+        self.index = index;
+    }
+
+    /// Brings the key of the position after [`move_to`](TreeCursor::move_to).
+    pub fn load_key(&mut self) {
+        self.set_index(self.index);
     }
 
     fn descend(&mut self, mut choose: impl FnMut(&Inner<'a>) -> usize) -> Result<Option<Leaf<'a>>> {
