@@ -120,14 +120,14 @@ impl<'b> BufferCursor<'b> {
 
     /// The first 8 bytes of [`BufferCursor::key`] as a big-endian integer, zero-filled.
     #[inline(always)]
-    pub(crate) fn key_head(&self) -> u64 {
+    pub fn key_head(&self) -> u64 {
         self.key_head
     }
 
     /// Key of an entry that the cursor will come to in `forward`, some steps from here, and how many steps that are: if there is one that has
     /// arrived in the caches.
     #[inline]
-    pub(crate) fn key_ahead(&self, forward: bool) -> Option<(usize, &'b [u8])> {
+    pub fn key_ahead(&self, forward: bool) -> Option<(usize, &'b [u8])> {
         let ahead = &self.ahead;
         let steps = (ahead.low.saturating_sub(ahead.next)).min(ahead.version_ahead);
         if steps == 0 || ahead.forward != forward || self.is_outdated() {

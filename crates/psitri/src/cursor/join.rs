@@ -91,9 +91,9 @@ impl<'a> Cursor<'a> {
             return self.step_ahead();
         }
         if forward == self.forward
+            && self.at == At::Tree
             && let Some(layer) = self.only_layer()
             && let Some((leaf, index)) = self.neighbour_in_leaf()
-            && (self.at == At::Tree || self.sharing == 2 && self.layers[layer].cursor.step(forward))
             && let Some(is_valid) = self.meet(layer, leaf, index)?
         {
             return Ok(is_valid);

@@ -90,14 +90,12 @@ pub(super) fn head(key: &[u8]) -> u64 {
 ///
 /// A call for nothing can be dear: where an empty slice has no memory, the C library's vector loads are masked out, which took 200 ns and more
 /// on an AMD EPYC.
-#[cfg(any(test, not(loom)))]
 #[inline(always)]
 pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
     compare_headed((head(a), a), (head(b), b))
 }
 
 /// [`compare_keys`] of two keys, each after its head.
-#[cfg(any(test, not(loom)))]
 #[inline(always)]
 pub(crate) fn compare_headed((a_head, a): (u64, &[u8]), (b_head, b): (u64, &[u8])) -> Ordering {
     let order = a_head.cmp(&b_head);

@@ -6,6 +6,8 @@ use std::ops::ControlFlow;
 
 use psitri::{Keyspace, Options, Snapshot};
 
+use crate::pile::Pile;
+
 const KEYS: [&[u8]; 4] = [b"key a", b"key b", b"key bb", b"key c"];
 
 /// What a step does to a key.
@@ -140,6 +142,82 @@ fn in_one_leaf() {
 #[test]
 fn with_leaves_behind() {
     every_way(100);
+}
+
+/// For two keys, whether the tree has them, and what an older and a newer buffer do to them. Behind them there are leaves of the tree, and keys of
+/// both buffers: the older one's come first, or the newer one's.
+#[test]
+fn over_two_buffers() {
+    const TWO: [&[u8]; 2] = [b"key a", b"key b"];
+    const WAYS: usize = 2 * CHANGES.len() * CHANGES.len();
+    let (db, mut pile) = Pile::open(Options::new());
+    let mut cases = Vec::new();
+    for digits in sequences(2 * WAYS, TWO.len() as u32) {
+        // Who comes first behind is one more bit of the first digit; that of the others is for nothing.
+        if digits[1] >= WAYS {
+            continue;
+        }
+        let keyspace = db.create_keyspace(&format!("{digits:?}")).unwrap();
+        cases.push((keyspace, digits, Model::new()));
+    }
+    let fillers: Vec<&'static [u8]> = (0..100)
+        .map(|n| &*format!("key d{n:04}").into_bytes().leak())
+        .collect();
+    for (keyspace, digits, model) in &mut cases {
+        for (key, digit) in TWO.iter().zip(digits) {
+            if digit.is_multiple_of(2) {
+                model.insert(key, b"tree".to_vec());
+            }
+        }
+        for key in &fillers {
+            model.insert(key, vec![b'-'; 100]);
+        }
+        let mut txn = db.begin(&[&*keyspace]).unwrap();
+        for (key, value) in model.iter() {
+            txn.upsert(keyspace, key, value).unwrap();
+        }
+        txn.commit().unwrap();
+    }
+    db.checkpoint().unwrap();
+    // One to be held up with, and one that waits.
+    pile.freeze(&db);
+    for buffer in 0..2 {
+        for (keyspace, digits, model) in &mut cases {
+            let mut txn = db.begin(&[&*keyspace]).unwrap();
+            for (key, digit) in TWO.iter().zip(&*digits) {
+                let change = digit % WAYS / 2 / CHANGES.len().pow(buffer) % CHANGES.len();
+                match CHANGES[change] {
+                    Change::Nothing => {}
+                    Change::Put => {
+                        let value = format!("buffer {buffer}").into_bytes();
+                        txn.upsert(keyspace, key, &value).unwrap();
+                        model.insert(key, value);
+                    }
+                    Change::Delete => {
+                        txn.remove(keyspace, key).unwrap();
+                        model.remove(key);
+                    }
+                }
+            }
+            let is_first = (digits[0] >= WAYS) == (buffer == 0);
+            let behind: &'static [u8] = if is_first {
+                b"key d0050 -"
+            } else {
+                b"key d0070 -"
+            };
+            txn.upsert(keyspace, behind, b"behind").unwrap();
+            model.insert(behind, b"behind".to_vec());
+            txn.commit().unwrap();
+        }
+        if buffer == 0 {
+            pile.freeze(&db);
+            assert!(db.stats().unwrap().frozen_buffers > 0);
+        }
+    }
+    let snapshot = db.snapshot();
+    for (keyspace, _, model) in &cases {
+        check(&snapshot, keyspace, model);
+    }
 }
 
 /// Runs of deleted keys, from less than a leaf to many leaves, with what interrupts them: a key that stays, one that is only in the buffer,

@@ -10,14 +10,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant, UNIX_EPOCH},
 };
 
-use psitri::{
-    Cursor, Database, Event, Expiry, Keyspace, KeyspaceOptions, Options, ReadMode, Snapshot,
-    WriteTxn,
-};
+use crate::pile::Pile;
+
+use psitri::{Cursor, Expiry, Keyspace, KeyspaceOptions, Options, ReadMode, Snapshot, WriteTxn};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// Values, and the second at which they expire: 0 for never.
@@ -407,53 +406,6 @@ fn now_of(clock: &AtomicU64) -> u64 {
     clock.load(Ordering::Relaxed)
 }
 
-/// Freezes buffers and keeps them from being merged: the merge thread is held up where it tells of its first merge.
-struct Pile {
-    is_held: Arc<AtomicBool>,
-    keyspaces: Vec<Keyspace>,
-    waiting: Vec<JoinHandle<()>>,
-}
-
-impl Pile {
-    fn freeze(&mut self, db: &Arc<Database>) {
-        let Some(keyspace) = self.keyspaces.get(self.waiting.len()).cloned() else {
-            return;
-        };
-        self.is_held.store(true, Ordering::SeqCst);
-        let mut txn = db.begin(&[&keyspace]).unwrap();
-        txn.upsert(&keyspace, b"key", b"value").unwrap();
-        txn.commit().unwrap();
-        let merges = db.stats().unwrap().merges;
-        let before = db.stats().unwrap().frozen_buffers;
-        let beside = Arc::clone(db);
-        // It freezes what has the keyspace, and waits for the merge.
-        self.waiting.push(thread::spawn(move || {
-            beside.begin_direct(&[&keyspace]).unwrap().abort()
-        }));
-        let deadline = Instant::now() + Duration::from_millis(300);
-        while Instant::now() < deadline {
-            let stats = db.stats().unwrap();
-            if stats.merges > merges || stats.frozen_buffers > before {
-                break;
-            }
-            thread::yield_now();
-        }
-    }
-
-    fn release(&mut self) {
-        self.is_held.store(false, Ordering::SeqCst);
-        for thread in self.waiting.drain(..) {
-            thread.join().unwrap();
-        }
-    }
-}
-
-impl Drop for Pile {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
-
 fn run(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let keys = key_space(&mut rng);
@@ -470,21 +422,11 @@ fn run(seed: u64) {
     };
     let clock = Arc::new(AtomicU64::new(1_000_000));
     let source = Arc::clone(&clock);
-    let is_held = Arc::new(AtomicBool::new(false));
-    let holds = Arc::clone(&is_held);
-    let db = Options::new()
+    let options = Options::new()
         .idle_flush(Duration::from_secs(3600))
         .buffer_bytes(16 << 20)
-        .frozen_buffers(16)
-        .clock(move || UNIX_EPOCH + Duration::from_secs(source.load(Ordering::Relaxed)))
-        .on_event(move |event| {
-            while matches!(event, Event::Merged { .. }) && holds.load(Ordering::SeqCst) {
-                thread::sleep(Duration::from_micros(200));
-            }
-        })
-        .in_memory()
-        .unwrap();
-    let db = Arc::new(db);
+        .clock(move || UNIX_EPOCH + Duration::from_secs(source.load(Ordering::Relaxed)));
+    let (db, mut pile) = Pile::open(options);
     let options = if w.expires {
         KeyspaceOptions::new().entries_expire()
     } else {
@@ -492,12 +434,6 @@ fn run(seed: u64) {
     };
     let keyspace = db.create_keyspace_with("entries", options).unwrap();
     let piles = w.rng.random_bool(0.3);
-    let create = |n| db.create_keyspace(&format!("other {n}")).unwrap();
-    let mut pile = Pile {
-        is_held,
-        keyspaces: (0..8).map(create).collect(),
-        waiting: Vec::new(),
-    };
     let mut model = Model::new();
     let mut held: Vec<(Snapshot, Entries)> = Vec::new();
 

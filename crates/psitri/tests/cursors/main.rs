@@ -6,4 +6,5 @@ mod common;
 
 mod cursors_join_all_ways;
 mod cursors_walk_at_random;
+mod pile;
 mod pops_match_a_map;
