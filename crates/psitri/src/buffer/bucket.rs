@@ -157,9 +157,18 @@ impl<'a> Bucket<'a> {
         self.memory.a32(at).load(Ordering::Relaxed)
     }
 
+    /// Whether a key agrees with those of the entries in the bytes before `depth`.
+    pub fn agrees(self, key: &[u8]) -> bool {
+        let sample = Entry::new(self.memory, node::offset(self.sample())).key();
+        let depth = self.depth();
+        key.get(..depth)
+            .is_some_and(|front| front == &sample[..depth])
+    }
+
     /// Rank of a key that agrees with the others in the bytes before `depth`; where it would be, if it is not here.
     pub fn search(self, order: Order, key: &[u8]) -> Result<usize, usize> {
-        let head = head_of(key, self.depth());
+        let depth = self.depth();
+        let head = head_of(key, depth);
         let len = order.len();
         let mut rank = 0;
         while rank < len && self.head_in(order.slot(rank)) < head {
@@ -167,7 +176,7 @@ impl<'a> Bucket<'a> {
         }
         while rank < len && self.head_in(order.slot(rank)) == head {
             let entry = node::offset(self.entry(order, rank));
-            match Entry::new(self.memory, entry).key().cmp(key) {
+            match Entry::new(self.memory, entry).key()[depth..].cmp(&key[depth..]) {
                 cmp::Ordering::Less => rank += 1,
                 cmp::Ordering::Equal => return Ok(rank),
                 cmp::Ordering::Greater => break,

@@ -335,10 +335,8 @@ impl<'b> Walk<'b> {
             }
             if node::is_bucket(reference) {
                 let bucket = Bucket::new(self.memory, reference);
-                let sample = bucket.sample();
-                let sample_key = Entry::new(self.memory, node::offset(sample)).key();
-                if mismatch(key, sample_key) < bucket.depth() {
-                    break sample;
+                if !bucket.agrees(key) {
+                    break bucket.sample();
                 }
                 return self.land_in(bucket, key);
             }

@@ -37,7 +37,8 @@ impl BufferWriter {
         }
     }
 
-    /// Finds or inserts the entry of a key; `room_bytes` are reserved right behind a new one.
+    /// Finds or inserts the entry of a key; `room_bytes` are reserved for what is put behind a new one, and right behind it
+    /// but where a bucket bursts.
     #[inline]
     pub(super) fn find_or_insert(
         &mut self,
@@ -219,7 +220,21 @@ impl BufferWriter {
             };
         }
         let sample = if node::is_bucket(reference) {
-            Bucket::new(memory, reference).sample()
+            let bucket = Bucket::new(memory, reference);
+            if bucket.agrees(key) {
+                let order = bucket.order();
+                return match bucket.search(order, key) {
+                    Ok(rank) => {
+                        let at = node::offset(bucket.entry(order, rank));
+                        Ok(Entry::new(memory, at).reference())
+                    }
+                    Err(rank) => {
+                        let room_bytes = entry_bytes_checked(key)? + room_bytes;
+                        self.add_to_bucket(reference, slot, rank, key, room_bytes)
+                    }
+                };
+            }
+            bucket.sample()
         } else if reference != 0 {
             reference
         } else if let Some((last, _)) = last {
@@ -233,19 +248,6 @@ impl BufferWriter {
         }
         let differs_at = mismatch(key, sample_key);
         let room_bytes = entry_bytes_checked(key)? + room_bytes;
-        if node::is_bucket(reference) {
-            let bucket = Bucket::new(memory, reference);
-            if differs_at >= bucket.depth() {
-                let order = bucket.order();
-                return match bucket.search(order, key) {
-                    Ok(rank) => {
-                        let at = node::offset(bucket.entry(order, rank));
-                        Ok(Entry::new(memory, at).reference())
-                    }
-                    Err(rank) => self.add_to_bucket(reference, slot, rank, key, room_bytes),
-                };
-            }
-        }
         if reference == 0
             && let Some((last, slot)) = last
             && Node::new(memory, last).depth() == differs_at
@@ -296,8 +298,8 @@ impl BufferWriter {
         Ok(entry)
     }
 
-    /// Adds the key to what first differs from it at byte `differs_at`: the key and an entry become a bucket, a bucket takes the key, a node above
-    /// a subtree has both as children.
+    /// Adds the key to what first differs from it at byte `differs_at`: the key and an entry become a bucket, a bucket with room takes the key, a
+    /// node above others has both as children.
     fn split(
         &mut self,
         key: &[u8],
@@ -322,8 +324,10 @@ impl BufferWriter {
         }
         let sample_key = Entry::new(memory, node::offset(sample)).key();
         let is_above = key.get(differs_at) > sample_key.get(differs_at);
-        if node::is_bucket(below) {
-            let order = Bucket::new(memory, below).order();
+        if node::is_bucket(below)
+            && let order = Bucket::new(memory, below).order()
+            && order.len() < CAPACITY_LARGE
+        {
             let rank = if is_above { order.len() } else { 0 };
             return self.replace_bucket(below, slot, differs_at, rank, key, room_bytes);
         }
