@@ -19,7 +19,7 @@ use crate::{
     buffer::{BufferCursor, Found, KeyspaceBuffer},
     expiry::Judge,
     layers::CSN_NEWEST,
-    node::{Stored, ValuePointer},
+    node::{Stored, ValuePointer, head},
     pager::Pager,
     tree::{Change, ChangeStream, KeyRange},
 };
@@ -205,19 +205,6 @@ impl Layer<'_> {
             self.entries.advance();
         }
         self.head = u64::MAX;
-    }
-}
-
-/// Orders like the key as far as it goes: the first eight bytes, zeros behind a shorter key.
-#[inline]
-pub(crate) fn head(key: &[u8]) -> u64 {
-    match key.first_chunk::<8>() {
-        Some(bytes) => u64::from_be_bytes(*bytes),
-        None => {
-            let mut bytes = [0; 8];
-            bytes[..key.len()].copy_from_slice(key);
-            u64::from_be_bytes(bytes)
-        }
     }
 }
 

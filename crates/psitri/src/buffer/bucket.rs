@@ -7,8 +7,8 @@
 //! ```
 //! All keys agree in the bytes before `depth`. The head of an entry are the four bytes of its key from there on, big-endian, filled with zeros:
 //! heads that differ are ordered as the keys are. The word that has the order of the slots is from Mao, Kohler and Morris, "Cache craftiness for
-//! fast multicore key-value storage" (EuroSys 2012); a bucket that has no room left becomes a node of the tree, as in Heinz, Zobel and Williams,
-//! "Burst tries" (2002).
+//! fast multicore key-value storage" (EuroSys 2012); a bucket without room for a key bursts into a node of the tree, as in Heinz, Zobel and Williams,
+//! "Burst tries" (2002). Where the key has less in common with the others than they have, the bucket stays, below a node that has both.
 //!
 //! # Thread safety
 //! One writer, any number of readers that neither lock nor write nor restart.
@@ -39,7 +39,7 @@ pub(super) const CAPACITY_LARGE: usize = if cfg!(loom) { 4 } else { 14 };
 
 /// Bytes of a bucket.
 pub(super) const fn bucket_bytes(capacity: usize) -> usize {
-    (ENTRIES + 8 * capacity).next_multiple_of(8)
+    ENTRIES + 8 * capacity
 }
 
 const _: () = assert!(cfg!(loom) || bucket_bytes(CAPACITY_SMALL) == 64);
@@ -74,7 +74,7 @@ impl Order {
     fn with(self, rank: usize) -> Order {
         let below = (1 << (4 + 4 * rank)) - 1;
         let slot = (self.len() as u64) << (4 + 4 * rank);
-        let above = (self.0 & !below).unbounded_shl(4);
+        let above = (self.0 & !below) << 4;
         Order((above | slot | self.0 & below) + 1)
     }
 }
@@ -83,12 +83,7 @@ impl Order {
 #[inline(always)]
 fn head_of(key: &[u8], depth: usize) -> u32 {
     let rest = key.get(depth..).unwrap_or_default();
-    if let Some(head) = rest.first_chunk() {
-        return u32::from_be_bytes(*head);
-    }
-    let mut head = [0; 4];
-    head[..rest.len()].copy_from_slice(rest);
-    u32::from_be_bytes(head)
+    (crate::node::head(rest) >> 32) as u32
 }
 
 /// A few entries in order.

@@ -69,9 +69,8 @@ pub struct BufferCursor<'b> {
     walk: Walk<'b>,
     /// Reference of the present entry, 0 if there is none.
     entry: u32,
-    /// Its key, and the first 8 bytes of that as a big-endian integer, zero-filled.
+    /// Its key.
     key: &'b [u8],
-    key_head: u64,
     ahead: Ahead,
     csn_max: u64,
     entries_seen: u64,
@@ -84,7 +83,6 @@ impl<'b> BufferCursor<'b> {
             walk: Walk::new(buffer),
             entry: 0,
             key: &[],
-            key_head: 0,
             ahead: Ahead {
                 entries: [0; AHEAD_MAX],
                 next: 0,
@@ -116,12 +114,6 @@ impl<'b> BufferCursor<'b> {
     #[inline(always)]
     pub fn key(&self) -> &'b [u8] {
         self.key
-    }
-
-    /// The first 8 bytes of [`BufferCursor::key`] as a big-endian integer, zero-filled.
-    #[inline(always)]
-    pub fn key_head(&self) -> u64 {
-        self.key_head
     }
 
     /// Key of an entry that the cursor will come to in `forward`, some steps from here, and how many steps that are: if there is one that has
@@ -242,10 +234,7 @@ impl<'b> BufferCursor<'b> {
     #[inline(always)]
     fn stand_on(&mut self, entry: u32) -> bool {
         self.entry = entry;
-        (self.key, self.key_head) = match self.present() {
-            Some(entry) => (entry.key(), entry.key_head()),
-            None => (&[][..], 0),
-        };
+        self.key = self.present().map_or(&[], Entry::key);
         entry != 0
     }
 

@@ -149,22 +149,6 @@ impl<'a> Entry<'a> {
         self.memory.bytes(self.at + KEY, len)
     }
 
-    /// The first 8 bytes of the key as a big-endian integer, zero-filled.
-    #[inline(always)]
-    pub fn key_head(self) -> u64 {
-        let len = self.memory.read_u32(self.at + KEY_LEN);
-        if len == 0 {
-            return 0;
-        }
-        // A key that is shorter is padded.
-        let front = self.memory.bytes(self.at + KEY, UNIT_BYTES);
-        let word = front
-            .first_chunk()
-            .map_or(0, |front| u64::from_be_bytes(*front));
-        // From 8 bytes on the shift is "unbounded" and clears the mask's complement.
-        word & !u64::MAX.unbounded_shr(len * 8)
-    }
-
     #[inline(always)]
     pub fn head(self) -> u32 {
         self.memory.a32(self.at + HEAD).load(Ordering::Acquire)

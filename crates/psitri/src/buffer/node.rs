@@ -139,7 +139,7 @@ pub(super) fn prefetch(memory: Memory<'_>, reference: u32) {
 }
 
 /// Bytes of the smallest node.
-pub(super) const NODE_BYTES_MIN: usize = 40;
+pub(super) const NODE_BYTES_MIN: usize = node_bytes_for(2);
 
 /// Bytes of the smallest node for so many children.
 pub(super) const fn node_bytes_for(children: usize) -> usize {
@@ -664,7 +664,7 @@ mod tests {
 
     #[test]
     fn sizes_are_what_the_text_says() {
-        assert_eq!(node_bytes(TAG_N4), NODE_BYTES_MIN);
+        assert_eq!(NODE_BYTES_MIN, 40);
         assert_eq!(node_bytes(TAG_N16), 96);
         assert_eq!(node_bytes(TAG_N48), 256);
         assert_eq!(node_bytes(TAG_N256), 1072);

@@ -18,7 +18,7 @@ use crate::{
     buffer::Found,
     expiry,
     layers::{read_large, read_stored},
-    node::{Leaf, compare_headed, compare_keys},
+    node::{Leaf, compare_keys},
 };
 
 impl<'a> Cursor<'a> {
@@ -444,8 +444,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn compare(&self, a: At, b: At) -> Ordering {
         let order = match (a, b) {
             (At::Layer(a), At::Layer(b)) => {
-                let (a, b) = (&self.layers[a].cursor, &self.layers[b].cursor);
-                compare_headed((a.key_head(), a.key()), (b.key_head(), b.key()))
+                compare_keys(self.layers[a].cursor.key(), self.layers[b].cursor.key())
             }
             // Where it lies in its leaf: what was just copied from there cannot be read at once.
             (At::Tree, _) => self.tree.cmp_key(self.source_key(b)),

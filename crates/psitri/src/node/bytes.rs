@@ -82,7 +82,7 @@ fn load_front(key: &[u8]) -> u64 {
 
 /// Head of a slice.
 #[inline(always)]
-pub(super) fn head(key: &[u8]) -> u64 {
+pub(crate) fn head(key: &[u8]) -> u64 {
     load_front(key).swap_bytes()
 }
 
@@ -92,13 +92,7 @@ pub(super) fn head(key: &[u8]) -> u64 {
 /// on an AMD EPYC.
 #[inline(always)]
 pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
-    compare_headed((head(a), a), (head(b), b))
-}
-
-/// [`compare_keys`] of two keys, each after its head.
-#[inline(always)]
-pub(crate) fn compare_headed((a_head, a): (u64, &[u8]), (b_head, b): (u64, &[u8])) -> Ordering {
-    let order = a_head.cmp(&b_head);
+    let order = head(a).cmp(&head(b));
     if order.is_ne() {
         return order;
     }

@@ -11,8 +11,7 @@
 use crate::{
     Result,
     buffer::Kind,
-    changes::head,
-    node::ValuePointer,
+    node::{ValuePointer, head},
     prefetch,
     tree::{Change, ChangeStream},
     wal::ops::OpsBuilder,

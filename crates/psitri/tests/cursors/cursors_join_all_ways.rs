@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use psitri::{Keyspace, Options, Snapshot};
+use psitri::{Database, Keyspace, Options, Snapshot};
 
 use crate::pile::Pile;
 
@@ -81,6 +81,22 @@ fn sequences(base: usize, len: u32) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
+/// Keys behind the others.
+fn fillers(count: usize) -> Vec<&'static [u8]> {
+    let key = |n| &*format!("key d{n:04}").into_bytes().leak();
+    (0..count).map(key).collect()
+}
+
+/// Puts what the model has, and fillers behind.
+fn fill(db: &Database, keyspace: &Keyspace, model: &mut Model, fillers: &[&'static [u8]]) {
+    model.extend(fillers.iter().map(|&key| (key, vec![b'-'; 100])));
+    let mut txn = db.begin(&[keyspace]).unwrap();
+    for (key, value) in model.iter() {
+        txn.upsert(keyspace, key, value).unwrap();
+    }
+    txn.commit().unwrap();
+}
+
 /// For every key whether the tree has it, and what the buffer does to it. A keyspace whose tree goes on in more leaves has `filler` behind.
 fn every_way(filler: usize) {
     let db = Options::new().in_memory().unwrap();
@@ -89,23 +105,14 @@ fn every_way(filler: usize) {
         let keyspace = db.create_keyspace(&format!("{digits:?}")).unwrap();
         cases.push((keyspace, digits, Model::new()));
     }
-    let fillers: Vec<&'static [u8]> = (0..filler)
-        .map(|n| &*format!("key d{n:04}").into_bytes().leak())
-        .collect();
+    let fillers = fillers(filler);
     for (keyspace, digits, model) in &mut cases {
         for (key, digit) in KEYS.iter().zip(digits) {
             if *digit >= CHANGES.len() {
                 model.insert(key, b"tree".to_vec());
             }
         }
-        for key in &fillers {
-            model.insert(key, vec![b'-'; 100]);
-        }
-        let mut txn = db.begin(&[&*keyspace]).unwrap();
-        for (key, value) in model.iter() {
-            txn.upsert(keyspace, key, value).unwrap();
-        }
-        txn.commit().unwrap();
+        fill(&db, keyspace, model, &fillers);
     }
     db.checkpoint().unwrap();
     let before = db.snapshot();
@@ -160,23 +167,14 @@ fn over_two_buffers() {
         let keyspace = db.create_keyspace(&format!("{digits:?}")).unwrap();
         cases.push((keyspace, digits, Model::new()));
     }
-    let fillers: Vec<&'static [u8]> = (0..100)
-        .map(|n| &*format!("key d{n:04}").into_bytes().leak())
-        .collect();
+    let fillers = fillers(100);
     for (keyspace, digits, model) in &mut cases {
         for (key, digit) in TWO.iter().zip(digits) {
             if digit.is_multiple_of(2) {
                 model.insert(key, b"tree".to_vec());
             }
         }
-        for key in &fillers {
-            model.insert(key, vec![b'-'; 100]);
-        }
-        let mut txn = db.begin(&[&*keyspace]).unwrap();
-        for (key, value) in model.iter() {
-            txn.upsert(keyspace, key, value).unwrap();
-        }
-        txn.commit().unwrap();
+        fill(&db, keyspace, model, &fillers);
     }
     db.checkpoint().unwrap();
     // One to be held up with, and one that waits.
