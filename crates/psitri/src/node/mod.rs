@@ -28,8 +28,7 @@ mod reference;
 mod simd;
 
 #[cfg(not(loom))]
-pub(crate) use bytes::compare_keys;
-pub(crate) use bytes::head;
+pub(crate) use bytes::{compare_keys, head};
 pub use bytes::shortest_separator;
 pub use error::NodeError;
 pub use header::{NodeKind, birth, check, is_leaf, level, seal, units, validate, validate_deep};
