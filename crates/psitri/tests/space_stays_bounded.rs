@@ -116,6 +116,40 @@ fn while_values_are_overwritten() {
     assert_eq!(db.verify().unwrap().errors, Vec::<String>::new());
 }
 
+/// Leaves that get one entry too many become two of little more than half a page each; only where their neighbours are written as well can
+/// they be full again.
+#[test]
+fn after_keys_were_added_here_and_there() {
+    const KEYS: u64 = 100_000;
+    const STRIDE: u64 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path());
+    let keyspace = db.keyspace("values").unwrap();
+    let write = |numbers: std::iter::StepBy<std::ops::Range<u64>>, fill: u8| {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        for number in numbers {
+            let key = number.to_be_bytes();
+            txn.upsert(&keyspace, &key, &[fill; 100]).unwrap();
+        }
+        txn.commit().unwrap();
+    };
+    // Some keys of each leaf.
+    let unused_bytes_after_overwriting = |fill: u8| {
+        write((0..KEYS * STRIDE).step_by(10 * STRIDE as usize), fill);
+        db.checkpoint().unwrap();
+        let stats = db.stats().unwrap();
+        stats.file_bytes + stats.hole_bytes - stats.free_bytes - stats.reachable_bytes
+    };
+    write((0..KEYS * STRIDE).step_by(STRIDE as usize), 0);
+    db.checkpoint().unwrap();
+    write((50..KEYS * STRIDE).step_by(100 * STRIDE as usize), 1);
+    let split = unused_bytes_after_overwriting(2);
+    let packed = unused_bytes_after_overwriting(3);
+    let content = KEYS * 108;
+    assert!(split > content / 10, "nothing to repair: {split}");
+    assert!(packed < content / 20, "{packed} after {split}");
+}
+
 #[test]
 fn while_nine_of_ten_keys_are_removed() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! `merge(root, changes) -> new root`: the only way in which a tree changes.
 //!
 //! The merge walks the tree in key order beside the sorted stream of changes. Subtrees without changes are attached as
-//! they are. Leaves with changes are patched, if every change replaces a value by one of the same length, or taken
-//! apart entry by entry and packed anew; neighbouring leaves with changes flow through one packer, so that runs of them
+//! they are. Leaves with changes are patched, if every change replaces a value by one of the same length and they fill their pages
+//! ([`slack`]), or taken apart entry by entry and packed anew; neighbouring leaves with changes flow through one packer, so that runs of them
 //! come out full. The same holds for inner nodes, one packer a level. Where there are few changes, an inner node whose children with changes
 //! become one node each is patched as well, and its other children are not looked at ([`patch`]). All new nodes are written in key order.
 //!
@@ -23,10 +23,12 @@
 mod emit;
 mod patch;
 mod rewrite;
+mod slack;
 
 use std::cmp::Ordering;
 
 use emit::Level;
+use slack::Slack;
 
 use super::{Node, Root, open_root, walk};
 use crate::{
@@ -117,6 +119,7 @@ struct Merger<'m, 'p, S> {
     rewrite: Option<Rewrite>,
     /// There are so few changes that it is worth while to patch inner nodes.
     is_patching: bool,
+    slack: Slack,
 }
 
 impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
@@ -141,6 +144,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             scratch: Vec::new(),
             key_buffer: Vec::new(),
             rewrite: None,
+            slack: Slack::default(),
         }
     }
 
@@ -242,6 +246,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
 
     /// Hangs a subtree without changes, whose root is on `level`, behind what was emitted so far.
     fn attach(&mut self, level: u8, at: NodeRef, lower: &[u8], keys: u64) -> Result<()> {
+        self.slack.end_run();
         for pending in 0..=level {
             if self.is_level_empty(pending) {
                 continue;
@@ -287,7 +292,8 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         if self.rewrite.is_some() {
             return self.push_leaf_entries(leaf, lower);
         }
-        if self.range_over(lower, upper).0 {
+        let has_much_slack = self.slack.is_much_with(bytes.len(), leaf.len());
+        if has_much_slack || self.range_over(lower, upper).0 {
             return self.repack_leaf(leaf, lower, upper);
         }
         let mut image = std::mem::take(&mut self.scratch);
