@@ -54,8 +54,8 @@ const ARENAS_KEPT_MAX: usize = 1;
 const WAL_SPARES_MAX: usize = 2;
 /// What an operation takes in the buffer beside its bytes in the log, at most about.
 pub(crate) const OP_BYTES_EXPECTED: u64 = 128;
-/// Address space for a record, as a multiple of the bytes of memory that it is expected to take: the directory grows by doubling.
-const ROOM_PER_BYTE_EXPECTED: u64 = 2;
+/// Address space for a record, as a multiple of the bytes of memory that it is expected to take: the directory doubles, chains of prefixes take more.
+const ROOM_PER_BYTE_EXPECTED: u64 = 3;
 /// And for each keyspace in it, as buffers take memory by chunks.
 const BUFFER_BYTES_EXPECTED: u64 = 4 << 10;
 

@@ -84,23 +84,55 @@ fn growth_of_a_node() {
 }
 
 #[test]
-fn a_cursor_sees_all_of_its_snapshot_during_growth() {
-    cursor_beside_growth(true);
+fn keys_of_a_bucket_that_grows_and_bursts() {
+    reader_sees_a_prefix(&[b"a", b"b1", b"b3", b"c", b"b2"], 3);
 }
 
 #[test]
-fn a_cursor_going_back_sees_all_of_its_snapshot_during_growth() {
-    cursor_beside_growth(false);
+fn a_cursor_sees_all_of_its_snapshot_during_growth() {
+    for forward in [true, false] {
+        cursor_beside_writer(&[b"a", b"b", b"d", b"e", b"c", b"bb"], 4, forward);
+    }
 }
 
-fn cursor_beside_growth(forward: bool) {
+/// There are three places in a bucket here: the first key goes between others, the second one makes the bucket larger.
+#[test]
+fn a_cursor_sees_all_of_its_snapshot_in_a_bucket() {
+    for forward in [true, false] {
+        cursor_beside_writer(&[b"a", b"d", b"bb", b"c"], 2, forward);
+    }
+}
+
+/// The first key has less in common with those of the bucket than they have, the second one nothing.
+#[test]
+fn a_cursor_sees_all_of_its_snapshot_while_a_bucket_comes_to_agree_in_less() {
+    for forward in [true, false] {
+        cursor_beside_writer(&[b"cca", b"ccb", b"cb", b"d"], 2, forward);
+    }
+}
+
+/// Four places are the most there are: a node takes the place of the bucket, with an entry, a bucket, and what comes then.
+#[test]
+fn a_cursor_sees_all_of_its_snapshot_while_a_bucket_bursts() {
+    for forward in [true, false] {
+        cursor_beside_writer(&[b"b", b"c1", b"c3", b"d", b"c2", b"c"], 4, forward);
+    }
+}
+
+/// A cursor that goes from the second key on, or back from the third one of the first `before`, while the others are committed.
+fn cursor_beside_writer(keys: &'static [&'static [u8]], before: usize, forward: bool) {
+    let mut first = keys[..before].to_vec();
+    first.sort();
+    let from = match forward {
+        true => first[1],
+        false => first[before.min(3) - 1],
+    };
     model(move || {
-        let keys: [&[u8]; 6] = [b"a", b"b", b"d", b"e", b"c", b"bb"];
         let buffer = buffer();
         let visible = Arc::new(AtomicU64::new(0));
         let mut writer = buffer.writer().unwrap();
         let floor = writer.watermark();
-        for (at, key) in keys[..4].iter().enumerate() {
+        for (at, key) in keys[..before].iter().enumerate() {
             commit(&mut writer, floor, key, at as u64 + 1, &visible);
         }
         let reader = {
@@ -111,9 +143,9 @@ fn cursor_beside_growth(forward: bool) {
                 let mut passed: Vec<&[u8]> = Vec::new();
                 let mut seen = Vec::new();
                 let mut more = if forward {
-                    cursor.seek_ge(b"b")
+                    cursor.seek_ge(from)
                 } else {
-                    cursor.seek_le(b"d")
+                    cursor.seek_le(from)
                 };
                 while more {
                     passed.push(cursor.key());
@@ -129,9 +161,9 @@ fn cursor_beside_growth(forward: bool) {
                 let mut expected: Vec<&[u8]> = keys[..csn as usize].to_vec();
                 expected.sort();
                 if forward {
-                    expected.retain(|key| *key >= &b"b"[..]);
+                    expected.retain(|key| *key >= from);
                 } else {
-                    expected.retain(|key| *key <= &b"d"[..]);
+                    expected.retain(|key| *key <= from);
                     expected.reverse();
                     passed.reverse();
                 }
@@ -139,7 +171,7 @@ fn cursor_beside_growth(forward: bool) {
                 assert_eq!(seen, expected);
             })
         };
-        for (at, key) in keys.iter().enumerate().skip(4) {
+        for (at, key) in keys.iter().enumerate().skip(before) {
             commit(&mut writer, floor, key, at as u64 + 1, &visible);
         }
         reader.join().unwrap();

@@ -12,6 +12,7 @@
 #![allow(unsafe_code)] // two `unsafe fn`, whose contract is between a transaction and itself
 
 use super::arena::{Arena, Memory};
+use super::bucket::Bucket;
 use super::cursor::BufferCursor;
 use super::directory::{Directory, Table};
 use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
@@ -295,13 +296,10 @@ impl KeyspaceBuffer {
 
     /// The entry of a key, by the order of its bytes.
     #[inline]
-    fn find_in_tree(&self, key: &[u8]) -> Option<Entry<'_>> {
+    pub(super) fn find_in_tree(&self, key: &[u8]) -> Option<Entry<'_>> {
         let memory = self.memory();
         let mut reference = self.root.load(Ordering::Acquire);
-        while !node::is_entry(reference) {
-            if reference == 0 {
-                return None;
-            }
+        while node::is_inner(reference) {
             let node = Node::new(memory, reference);
             let depth = node.depth();
             reference = match key.get(depth) {
@@ -309,6 +307,12 @@ impl KeyspaceBuffer {
                 None if depth == key.len() => node.terminal(),
                 None => return None,
             };
+        }
+        if node::is_bucket(reference) {
+            reference = Bucket::new(memory, reference).find(key);
+        }
+        if reference == 0 {
+            return None;
         }
         let entry = Entry::new(memory, node::offset(reference));
         (entry.key() == key).then_some(entry)

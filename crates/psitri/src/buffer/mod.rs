@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `arena.rs` | memory of a generation |
 //! | `node.rs` | inner nodes of the radix tree |
+//! | `bucket.rs` | its ends, where there are a few entries |
 //! | `byte_search.rs` | searches among their key bytes |
 //! | `entry.rs` | entries, versions |
 //! | `directory.rs` | hash table for point lookups |
@@ -26,6 +27,7 @@
 //! A reader loads that number (acquire) before it looks into a buffer.
 
 mod arena;
+mod bucket;
 mod byte_search;
 mod cursor;
 mod directory;

@@ -1,6 +1,6 @@
 //! Nodes of the adaptive radix tree: layout, search, ordered steps, and the two ways to change one.
 //!
-//! A reference to a node or entry is a `u32`: its place in the arena in units of 8 bytes, shifted left by the 3 tag bits that say
+//! A reference to a node, a bucket (`bucket.rs`) or an entry is a `u32`: its place in the arena in units of 8 bytes, shifted left by the 3 tag bits that say
 //! what is there; 0 is "nothing". The idea of node sizes that follow the number of children is from Leis, Kemper and
 //! Neumann, "The adaptive radix tree" (ICDE 2013); keeping only the depth of a node and verifying the whole key at the entry is
 //! their optimistic path compression, with an entry named in place of stored prefix bytes.
@@ -38,6 +38,7 @@ const TAG_N16: u32 = 3;
 const TAG_N32: u32 = 4;
 const TAG_N48: u32 = 5;
 const TAG_N256: u32 = 6;
+const TAG_BUCKET: u32 = 7;
 
 /// The smallest kind of node that is taken in runs. In tests all are.
 const TAG_RUNS_FROM: u32 = if cfg!(any(loom, debug_assertions)) {
@@ -86,6 +87,22 @@ pub(super) fn is_entry(reference: u32) -> bool {
 }
 
 #[inline(always)]
+pub(super) fn is_bucket(reference: u32) -> bool {
+    tag(reference) == TAG_BUCKET
+}
+
+#[inline(always)]
+pub(super) fn bucket_reference(offset: usize) -> u32 {
+    make(offset, TAG_BUCKET)
+}
+
+/// Whether a reference leads to an inner node: neither to nothing, nor to an entry or a bucket.
+#[inline(always)]
+pub(super) fn is_inner(reference: u32) -> bool {
+    (TAG_N4..=TAG_N256).contains(&tag(reference))
+}
+
+#[inline(always)]
 const fn capacity(tag: u32) -> usize {
     match tag {
         TAG_N4 => 4,
@@ -105,7 +122,7 @@ const fn node_bytes(tag: u32) -> usize {
     (KEYS + slots + 4 * slots).next_multiple_of(UNIT_BYTES)
 }
 
-/// Asks for the first line of an entry; for all of a node, but for the children of the largest.
+/// Asks for the first line of an entry or a bucket; for all of a node, but for the children of the largest.
 #[inline(always)]
 pub(super) fn prefetch(memory: Memory<'_>, reference: u32) {
     let at = offset(reference);
@@ -122,7 +139,20 @@ pub(super) fn prefetch(memory: Memory<'_>, reference: u32) {
 }
 
 /// Bytes of the smallest node.
-pub(super) const NODE_BYTES_MIN: usize = 40;
+pub(super) const NODE_BYTES_MIN: usize = node_bytes_for(2);
+
+/// Bytes of the smallest node for so many children.
+pub(super) const fn node_bytes_for(children: usize) -> usize {
+    node_bytes(tag_for(children))
+}
+
+const fn tag_for(children: usize) -> u32 {
+    let mut tag = TAG_N4;
+    while capacity(tag) < children {
+        tag += 1;
+    }
+    tag
+}
 
 /// An inner node.
 #[derive(Debug, Clone, Copy)]
@@ -146,7 +176,7 @@ pub(super) struct Run {
 impl<'a> Node<'a> {
     #[inline(always)]
     pub fn new(memory: Memory<'a>, reference: u32) -> Node<'a> {
-        debug_assert!(tag(reference) >= TAG_N4);
+        debug_assert!(is_inner(reference));
         Node {
             memory,
             at: offset(reference),
@@ -456,12 +486,18 @@ impl<'a> Node<'a> {
 
     // ---- the writer's part ----
 
-    /// Makes a node of the smallest kind at `at` (`NODE_BYTES_MIN` fresh bytes), without children.
-    pub fn create(memory: Memory<'a>, at: usize, depth: usize, sample: u32) -> Node<'a> {
+    /// Makes a node without children, which has room for so many, in `node_bytes_for(children)` fresh bytes at `at`.
+    pub fn create(
+        memory: Memory<'a>,
+        at: usize,
+        children: usize,
+        depth: usize,
+        sample: u32,
+    ) -> Node<'a> {
         let node = Node {
             memory,
             at,
-            tag: TAG_N4,
+            tag: tag_for(children),
         };
         node.init(depth, sample);
         node
@@ -583,7 +619,7 @@ mod tests {
                 let mut bytes: Vec<u32> = (0..256).collect();
                 bytes.sort_by_key(|byte| random(random(256 * seed + byte)));
                 let mut at = 64;
-                let mut node = Node::create(arena.memory(), at, 0, 0);
+                let mut node = Node::create(arena.memory(), at, 2, 0, 0);
                 let terminal = (seed % 2) * entry_reference(1 << 15);
                 if terminal != 0 {
                     node.add(0, terminal);
@@ -628,7 +664,7 @@ mod tests {
 
     #[test]
     fn sizes_are_what_the_text_says() {
-        assert_eq!(node_bytes(TAG_N4), NODE_BYTES_MIN);
+        assert_eq!(NODE_BYTES_MIN, 40);
         assert_eq!(node_bytes(TAG_N16), 96);
         assert_eq!(node_bytes(TAG_N48), 256);
         assert_eq!(node_bytes(TAG_N256), 1072);

@@ -1,7 +1,7 @@
 //! `Walk`: a path through the radix tree of a buffer to an entry, and from there to its neighbours in order.
 //!
-//! The path is a stack of (node, position in the node). The walk looks for the next position in the node on top and goes down to
-//! the first entry below it; entries that are children of one node in a row are taken together. What a node leads to is asked for when the walk
+//! The path is a stack of (node, position in the node), with a bucket on top if there is one on the path. The walk looks for the next position in
+//! the node on top and goes down to the first entry below it; entries of one bucket, and those that are children of one node in a row, are taken together. What a node leads to is asked for when the walk
 //! comes to the node, or to the sibling before it; the largest nodes have too many children for that, and ask for the next few as the walk
 //! goes on. Nothing recurses: a path may be as long as a key.
 //!
@@ -11,13 +11,15 @@
 //! # Invariants
 //! 1. Every frame's node is on the path of the entry `walked`, with growing depth; the frame's position is where the path goes on.
 //!    There are no frames if `walked` is 0: the walk left the last (first) entry behind.
-//! 2. What a frame knows to be `coming` is next to its position, as it was when the walk looked; children that were added between since are of
+//! 2. The frame of a bucket has the order of its entries as it was when the walk came there: no others are of concern, as below.
+//! 3. What a frame knows to be `coming` is next to its position, as it was when the walk looked; children that were added between since are of
 //!    no concern (invariants 2 and 3 of `cursor.rs`).
 //!
 //! # Failure modes
 //! None but memory for the stack.
 
 use super::arena::Memory;
+use super::bucket::{Bucket, Order};
 use super::entry::Entry;
 use super::keyspace::KeyspaceBuffer;
 use super::node::{self, Node, POSITION_LAST, Position, Run};
@@ -30,8 +32,12 @@ const CHILDREN_AHEAD: usize = 6;
 
 #[derive(Debug, Clone, Copy)]
 struct Frame {
+    /// Reference of a node or a bucket.
     node: u32,
+    /// In a bucket: `2 * rank + 1` at an entry, `2 * rank` in front of it.
     position: Position,
+    /// Of a bucket.
+    order: Order,
     coming: Option<Coming>,
     /// How far the children of a node that has too many to ask for all of them were asked for, in the direction of `coming`.
     asked: Position,
@@ -49,8 +55,26 @@ impl Frame {
         Frame {
             node,
             position,
+            order: Order::default(),
             coming: None,
             asked: 0,
+        }
+    }
+
+    fn of_bucket(bucket: Bucket<'_>, order: Order, position: Position) -> Frame {
+        Frame {
+            order,
+            ..Frame::new(bucket.reference(), position)
+        }
+    }
+
+    /// Rank of the next entry of a bucket.
+    #[inline(always)]
+    fn next_rank(&self, forward: bool) -> Option<usize> {
+        let position = self.position as usize;
+        match forward {
+            true => Some(position.div_ceil(2)).filter(|&rank| rank < self.order.len()),
+            false => (position / 2).checked_sub(1),
         }
     }
 }
@@ -124,7 +148,7 @@ impl<'b> Walk<'b> {
     /// Goes down to the first (last) entry of a subtree; the frames lead to it.
     #[inline(always)]
     fn descend(&mut self, mut reference: u32, first: bool) {
-        while reference != 0 && !node::is_entry(reference) {
+        while node::is_inner(reference) {
             let node = Node::new(self.memory, reference);
             node.prefetch_children();
             let outermost = match first {
@@ -135,6 +159,15 @@ impl<'b> Walk<'b> {
             let (position, child) = outermost.unwrap_or_default();
             self.frames.push(Frame::new(reference, position));
             reference = child;
+        }
+        if node::is_bucket(reference) {
+            let bucket = Bucket::new(self.memory, reference);
+            let order = bucket.order();
+            bucket.prefetch_entries(order);
+            let rank = if first { 0 } else { order.len() - 1 };
+            let position = 2 * rank as Position + 1;
+            self.frames.push(Frame::of_bucket(bucket, order, position));
+            reference = bucket.entry(order, rank);
         }
         self.walked = reference;
     }
@@ -180,6 +213,9 @@ impl<'b> Walk<'b> {
         }
         if node::is_entry(child) {
             memory.prefetch(node::offset(child));
+        } else if node::is_bucket(child) {
+            let bucket = Bucket::new(memory, child);
+            bucket.prefetch_entries(bucket.order());
         } else {
             Node::new(memory, child).prefetch_children();
         }
@@ -193,6 +229,19 @@ impl<'b> Walk<'b> {
         let Some(frame) = self.frames.last_mut() else {
             return 0;
         };
+        if node::is_bucket(frame.node) {
+            let bucket = Bucket::new(memory, frame.node);
+            let mut count = 0;
+            while count < run.len()
+                && let Some(rank) = frame.next_rank(forward)
+            {
+                frame.position = 2 * rank as Position + 1;
+                self.walked = bucket.entry(frame.order, rank);
+                run[count] = self.walked;
+                count += 1;
+            }
+            return count;
+        }
         let node = Node::new(memory, frame.node);
         // The terminal is no part of a run.
         let leads_to_entry = frame.coming.is_none_or(|it| {
@@ -232,6 +281,15 @@ impl<'b> Walk<'b> {
     fn step_to(&mut self, forward: bool) {
         let memory = self.memory;
         while let Some(frame) = self.frames.last_mut() {
+            if node::is_bucket(frame.node) {
+                if let Some(rank) = frame.next_rank(forward) {
+                    frame.position = 2 * rank as Position + 1;
+                    self.walked = Bucket::new(memory, frame.node).entry(frame.order, rank);
+                    return;
+                }
+                self.frames.pop();
+                continue;
+            }
             let node = Node::new(memory, frame.node);
             let found = match frame.coming {
                 Some(coming) if coming.forward == forward => coming.child,
@@ -248,6 +306,21 @@ impl<'b> Walk<'b> {
         self.walked = 0;
     }
 
+    /// Finds the place of a key that agrees with those of a bucket as far as they all do.
+    fn land_in(&mut self, bucket: Bucket<'b>, key: &[u8]) -> Landing {
+        let order = bucket.order();
+        let (position, landing) = match bucket.search(order, key) {
+            Ok(rank) => {
+                self.walked = bucket.entry(order, rank);
+                (2 * rank + 1, Landing::Exact)
+            }
+            Err(rank) => (2 * rank, Landing::Gap),
+        };
+        let frame = Frame::of_bucket(bucket, order, position as Position);
+        self.frames.push(frame);
+        landing
+    }
+
     /// Finds the place of a key.
     fn descend_to(&mut self, root: u32, key: &[u8]) -> Landing {
         self.leave();
@@ -259,6 +332,13 @@ impl<'b> Walk<'b> {
         let sample = loop {
             if node::is_entry(reference) {
                 break reference;
+            }
+            if node::is_bucket(reference) {
+                let bucket = Bucket::new(self.memory, reference);
+                if !bucket.agrees(key) {
+                    break bucket.sample();
+                }
+                return self.land_in(bucket, key);
             }
             let node = Node::new(self.memory, reference);
             let depth = node.depth();
@@ -309,7 +389,7 @@ enum Landing {
     Empty,
     /// Nowhere; the top frame's position is where it would be.
     Gap,
-    /// Nowhere; the whole subtree that the frames lead to is above or below it.
+    /// Nowhere; the whole subtree, or bucket, that the frames lead to is above or below it.
     Subtree { reference: u32, above: bool },
 }
 

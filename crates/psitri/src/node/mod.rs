@@ -27,9 +27,10 @@ mod leaf_validate;
 mod reference;
 mod simd;
 
-pub use bytes::shortest_separator;
 #[cfg(not(loom))]
-pub(crate) use bytes::{compare_keys, head};
+pub(crate) use bytes::compare_keys;
+pub(crate) use bytes::head;
+pub use bytes::shortest_separator;
 pub use error::NodeError;
 pub use header::{NodeKind, birth, check, is_leaf, level, seal, units, validate, validate_deep};
 pub use inner::{Inner, patch_child};

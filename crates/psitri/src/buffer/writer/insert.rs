@@ -4,6 +4,7 @@
 
 use super::super::KEY_BYTES_MAX;
 use super::super::arena::{LINE_BYTES, UNIT_BYTES};
+use super::super::bucket::{Bucket, CAPACITY_LARGE, CAPACITY_SMALL, bucket_bytes, capacity_for};
 use super::super::directory::{self, Table};
 use super::super::entry::{Entry, EntryRef, entry_bytes};
 use super::super::error::BufferError;
@@ -13,6 +14,16 @@ use super::super::walk::mismatch;
 use super::BufferWriter;
 use super::run::Step;
 use crate::sync::{AtomicU32, Ordering};
+
+/// What takes the place of a bucket that is full takes no more: a node, and buckets of two entries or more. Each may begin a line.
+const BURST_BYTES_MAX: usize = {
+    let entries = CAPACITY_LARGE + 1;
+    let buckets = entries / 2;
+    node::node_bytes_for(entries)
+        + LINE_BYTES
+        + buckets * (bucket_bytes(CAPACITY_SMALL) + LINE_BYTES)
+        + bucket_bytes(CAPACITY_LARGE)
+};
 
 /// Where a child reference is kept: byte offset in the arena, or the root.
 type Slot = Option<usize>;
@@ -26,7 +37,8 @@ impl BufferWriter {
         }
     }
 
-    /// Finds or inserts the entry of a key; `room_bytes` are reserved right behind a new one.
+    /// Finds or inserts the entry of a key; `room_bytes` are reserved for what is put behind a new one, and right behind it
+    /// but where a bucket bursts.
     #[inline]
     pub(super) fn find_or_insert(
         &mut self,
@@ -35,7 +47,7 @@ impl BufferWriter {
     ) -> Result<EntryRef, BufferError> {
         let Some(table) = self.buffer.directory.table(self.memory()) else {
             let before = self.entries();
-            let entry = self.find_or_insert_in_tree(key, room_bytes)?;
+            let entry = self.find_or_insert_in_tree(key, room_bytes, false)?;
             if self.entries() != before && self.entries() == directory::ENTRIES_MIN {
                 self.build_directory();
             }
@@ -62,7 +74,8 @@ impl BufferWriter {
             Some(entry) => entry,
             None => {
                 let before = self.entries();
-                let entry = self.find_or_insert_in_tree(key, room_bytes)?;
+                let is_beside = step == Step::Beside;
+                let entry = self.find_or_insert_in_tree(key, room_bytes, is_beside)?;
                 if self.entries() == before {
                     return Ok(entry);
                 }
@@ -179,21 +192,20 @@ impl BufferWriter {
         }
     }
 
+    /// `is_beside`: the key is the next of many that differ in the last byte. Nodes suit them better than buckets.
     #[inline]
     fn find_or_insert_in_tree(
         &mut self,
         key: &[u8],
         room_bytes: usize,
+        is_beside: bool,
     ) -> Result<EntryRef, BufferError> {
         let memory = self.memory();
         let mut reference = self.buffer.root.load(Ordering::Relaxed);
         let mut slot: Slot = None;
         // The node that has no child for the key, and the slot that leads to it.
         let mut last: Option<(u32, Slot)> = None;
-        while !node::is_entry(reference) {
-            if reference == 0 {
-                break;
-            }
+        while node::is_inner(reference) {
             let node = Node::new(memory, reference);
             let depth = node.depth();
             last = Some((reference, slot));
@@ -207,7 +219,23 @@ impl BufferWriter {
                 None => 0,
             };
         }
-        let sample = if reference != 0 {
+        let sample = if node::is_bucket(reference) {
+            let bucket = Bucket::new(memory, reference);
+            if bucket.agrees(key) {
+                let order = bucket.order();
+                return match bucket.search(order, key) {
+                    Ok(rank) => {
+                        let at = node::offset(bucket.entry(order, rank));
+                        Ok(Entry::new(memory, at).reference())
+                    }
+                    Err(rank) => {
+                        let room_bytes = entry_bytes_checked(key)? + room_bytes;
+                        self.add_to_bucket(reference, slot, rank, key, room_bytes)
+                    }
+                };
+            }
+            bucket.sample()
+        } else if reference != 0 {
             reference
         } else if let Some((last, _)) = last {
             Node::new(memory, last).sample()
@@ -215,7 +243,7 @@ impl BufferWriter {
             return self.insert_first(key, room_bytes);
         };
         let sample_key = Entry::new(memory, node::offset(sample)).key();
-        if reference != 0 && sample_key == key {
+        if node::is_entry(reference) && sample_key == key {
             return Ok(Entry::new(memory, node::offset(reference)).reference());
         }
         let differs_at = mismatch(key, sample_key);
@@ -226,7 +254,7 @@ impl BufferWriter {
         {
             return self.add_child(last, slot, key, room_bytes);
         }
-        self.split(key, differs_at, sample, room_bytes)
+        self.split(key, differs_at, sample, room_bytes, is_beside)
     }
 
     #[cold]
@@ -270,19 +298,21 @@ impl BufferWriter {
         Ok(entry)
     }
 
-    /// Puts a new node above the subtree that first differs from the key at byte `differs_at`.
+    /// Adds the key to what first differs from it at byte `differs_at`: the key and an entry become a bucket, a bucket with room takes the key, a
+    /// node above others has both as children.
     fn split(
         &mut self,
         key: &[u8],
         differs_at: usize,
         sample: u32,
         room_bytes: usize,
+        is_beside: bool,
     ) -> Result<EntryRef, BufferError> {
         // Everything above the difference agrees with the key, so all slots on the way exist.
         let memory = self.memory();
         let mut slot: Slot = None;
         let mut below = self.buffer.root.load(Ordering::Relaxed);
-        while !node::is_entry(below) {
+        while node::is_inner(below) {
             let node = Node::new(memory, below);
             let depth = node.depth();
             if depth > differs_at {
@@ -293,19 +323,167 @@ impl BufferWriter {
             below = self.slot(slot).load(Ordering::Relaxed);
         }
         let sample_key = Entry::new(memory, node::offset(sample)).key();
+        let is_above = key.get(differs_at) > sample_key.get(differs_at);
+        if node::is_bucket(below)
+            && let order = Bucket::new(memory, below).order()
+            && order.len() < CAPACITY_LARGE
+        {
+            let rank = if is_above { order.len() } else { 0 };
+            return self.replace_bucket(below, slot, differs_at, rank, key, room_bytes);
+        }
+        if node::is_entry(below) && !is_beside {
+            let bytes = bucket_bytes(CAPACITY_SMALL);
+            self.reserve(bytes + room_bytes + 2 * LINE_BYTES)?;
+            let at = self.allocate_lined(bytes, bytes)?;
+            let entry = self.create_entry(key, room_bytes)?;
+            let bucket = Bucket::create(self.memory(), at, CAPACITY_SMALL, differs_at);
+            bucket.insert(0, below);
+            bucket.insert(usize::from(is_above), entry_reference_of(entry));
+            let bucket = bucket.reference();
+            self.publish(slot, bucket);
+            self.parent = 0;
+            return Ok(entry);
+        }
         let position_below = position_in(sample_key, differs_at).unwrap_or(0);
         let position_key = position_in(key, differs_at).unwrap_or(0);
         debug_assert_ne!(position_below, position_key);
         self.reserve(NODE_BYTES_MIN + room_bytes + 2 * LINE_BYTES)?;
         let at = self.allocate_lined(NODE_BYTES_MIN, NODE_BYTES_MIN)?;
         let entry = self.create_entry(key, room_bytes)?;
-        let node = Node::create(self.memory(), at, differs_at, sample);
+        let node = Node::create(self.memory(), at, 2, differs_at, sample);
         node.add(position_below, below);
         node.add(position_key, entry_reference_of(entry));
         let node = node.reference();
         self.publish(slot, node);
         self.parent = node;
         Ok(entry)
+    }
+
+    /// Inserts a key, which agrees with the others as far as they all do, at a rank of a bucket.
+    fn add_to_bucket(
+        &mut self,
+        reference: u32,
+        slot: Slot,
+        rank: usize,
+        key: &[u8],
+        room_bytes: usize,
+    ) -> Result<EntryRef, BufferError> {
+        let bucket = Bucket::new(self.memory(), reference);
+        if !bucket.has_room() {
+            let depth = bucket.depth();
+            return self.replace_bucket(reference, slot, depth, rank, key, room_bytes);
+        }
+        self.reserve(room_bytes + LINE_BYTES)?;
+        let entry = self.create_entry(key, room_bytes)?;
+        Bucket::new(self.memory(), reference).insert(rank, entry_reference_of(entry));
+        self.count_entry();
+        self.parent = 0;
+        Ok(entry)
+    }
+
+    /// Puts another bucket, or a node if there are too many entries, in the place of a bucket, with a key more. All keys agree before `depth`.
+    #[cold]
+    fn replace_bucket(
+        &mut self,
+        reference: u32,
+        slot: Slot,
+        depth: usize,
+        rank: usize,
+        key: &[u8],
+        room_bytes: usize,
+    ) -> Result<EntryRef, BufferError> {
+        let bucket = Bucket::new(self.memory(), reference);
+        let order = bucket.order();
+        let count = order.len() + 1;
+        if count > CAPACITY_LARGE {
+            bucket.prefetch_entries(order);
+            self.reserve(room_bytes + LINE_BYTES + BURST_BYTES_MAX)?;
+            let entry = self.create_entry(key, room_bytes)?;
+            let bucket = Bucket::new(self.memory(), reference);
+            let mut entries = [0; CAPACITY_LARGE + 1];
+            entries[rank] = entry_reference_of(entry);
+            for (at, old) in (0..count).filter(|&at| at != rank).zip(0..) {
+                entries[at] = bucket.entry(order, old);
+            }
+            let node = self.burst(&entries, entry)?;
+            self.publish(slot, node);
+            return Ok(entry);
+        }
+        let capacity = capacity_for(count);
+        let bytes = bucket_bytes(capacity);
+        self.reserve(room_bytes + bytes + 2 * LINE_BYTES)?;
+        let at = self.allocate_lined(bytes, bytes)?;
+        let entry = self.create_entry(key, room_bytes)?;
+        let bucket = Bucket::new(self.memory(), reference);
+        let replacement = Bucket::create(self.memory(), at, capacity, depth);
+        for old in 0..order.len() {
+            let head = bucket.head_at_depth(order, old, depth);
+            replacement.insert_headed(old, bucket.entry(order, old), head);
+        }
+        replacement.insert(rank, entry_reference_of(entry));
+        let replacement = replacement.reference();
+        self.publish(slot, replacement);
+        self.parent = 0;
+        Ok(entry)
+    }
+
+    /// A bucket of entries in order. The caller has reserved its memory.
+    fn create_bucket(&mut self, depth: usize, entries: &[u32]) -> Result<u32, BufferError> {
+        let capacity = capacity_for(entries.len());
+        let bytes = bucket_bytes(capacity);
+        let at = self.allocate_lined(bytes, bytes)?;
+        let bucket = Bucket::create(self.memory(), at, capacity, depth);
+        for (rank, &entry) in entries.iter().enumerate() {
+            bucket.insert(rank, entry);
+        }
+        Ok(bucket.reference())
+    }
+
+    /// A node over entries in order, those that agree in the byte where others differ in buckets. `new` is one of them.
+    fn burst(&mut self, entries: &[u32], new: EntryRef) -> Result<u32, BufferError> {
+        let depth = self.shared_bytes(entries);
+        let position =
+            |writer: &Self, entry: u32| position_in(writer.key_at(entry), depth).unwrap_or(0);
+        let children = 1
+            + (entries.windows(2))
+                .filter(|pair| position(self, pair[0]) != position(self, pair[1]))
+                .count();
+        let bytes = node::node_bytes_for(children);
+        let at = self.allocate_lined(bytes, bytes)?;
+        let node = Node::create(self.memory(), at, children, depth, entries[0]).reference();
+        self.parent = 0;
+        let mut rest = entries;
+        while let Some(&first) = rest.first() {
+            let here = position(self, first);
+            let count = (rest.iter())
+                .take_while(|&&entry| position(self, entry) == here)
+                .count();
+            let (group, others) = rest.split_at(count);
+            let child = match group {
+                [entry] => {
+                    if *entry == entry_reference_of(new) {
+                        self.parent = node;
+                    }
+                    *entry
+                }
+                _ => self.create_bucket(self.shared_bytes(group), group)?,
+            };
+            Node::new(self.memory(), node).add(here, child);
+            rest = others;
+        }
+        Ok(node)
+    }
+
+    /// Bytes in which the keys of entries in order agree.
+    fn shared_bytes(&self, entries: &[u32]) -> usize {
+        let [first, .., last] = entries else {
+            return 0;
+        };
+        mismatch(self.key_at(*first), self.key_at(*last))
+    }
+
+    fn key_at(&self, reference: u32) -> &[u8] {
+        Entry::new(self.memory(), node::offset(reference)).key()
     }
 
     /// `use_bytes`: the entry and what will be put behind it.
@@ -396,14 +574,20 @@ mod tests {
                 let above = [key, &[0][..]].concat();
                 let found = self.entries.get(&above).copied();
                 assert_eq!(self.writer.find_entry(&above), found);
+                let in_tree = |key: &[u8]| buffer.find_in_tree(key).map(Entry::reference);
+                assert_eq!((in_tree(key), in_tree(&above)), (Some(entry), found));
             }
-            let mut cursor = buffer.cursor();
-            let mut more = cursor.first();
+            let (mut cursor, mut back) = (buffer.cursor(), buffer.cursor());
+            let (mut more, mut less) = (cursor.first(), back.last());
             for (key, &entry) in &self.entries {
                 assert!(more && cursor.key() == key && cursor.entry() == Some(entry));
                 more = cursor.next();
             }
-            assert!(!more);
+            for (key, &entry) in self.entries.iter().rev() {
+                assert!(less && back.key() == key && back.entry() == Some(entry));
+                less = back.prev();
+            }
+            assert!(!more && !less);
             let in_directory = self.entries.len() as u64 - left_out;
             assert_eq!(buffer.directory_entries(), in_directory);
             left_out
@@ -424,6 +608,36 @@ mod tests {
         }
         (500..3000u32).for_each(|n| checked.put(&n.to_be_bytes()));
         assert!(checked.check() > 2000);
+    }
+
+    /// Keys that end where others go on, with zeros behind; random ones of few letters; words over one stem; keys as long as may be.
+    #[test]
+    fn buckets_have_every_key_once_whatever_keys_have_in_common() {
+        let random = |seed: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        for seed in 1..40u64 {
+            let mut checked = Checked::new();
+            let letters = 2 + random(seed) % 5;
+            for number in 0..1500u64 {
+                let mut word = random(seed << 32 | number);
+                let mut key = match word % 4 {
+                    0 => b"a stem in common ".to_vec(),
+                    1 => vec![0; (word >> 60) as usize],
+                    _ => Vec::new(),
+                };
+                for _ in 0..(word >> 8) % 12 {
+                    word = random(word);
+                    key.push([0, b'a', 1, 0xff, b'b', b'c', b'd'][(word % letters) as usize]);
+                }
+                checked.put(&key);
+                if number % 500 == 0 {
+                    key.resize(KEY_BYTES_MAX, number as u8);
+                    checked.put(&key);
+                    *key.last_mut().unwrap() ^= 1;
+                    checked.put(&key);
+                }
+            }
+            checked.check();
+        }
     }
 
     #[test]
