@@ -208,7 +208,13 @@ fn copy(disk: &SimStorage, to: &Path) {
 
 #[test]
 fn after_an_opening_in_the_middle_of_a_merge() {
-    let seed = seed(1);
+    // Whether a checkpoint comes in the middle is up to the threads.
+    let found = (1..=5).any(|first| open_in_the_middle_of_a_merge(seed(first)));
+    assert!(found, "no checkpoint in the middle");
+}
+
+/// Whether there was a checkpoint in the middle, before the opening and after it.
+fn open_in_the_middle_of_a_merge(seed: u64) -> bool {
     let (mut in_the_middle, mut again_in_the_middle) = (0, 0);
     for (index, disk) in disks_of_a_long_merge(seed).into_iter().enumerate() {
         let what = format!("disk {index}");
@@ -237,10 +243,7 @@ fn after_an_opening_in_the_middle_of_a_merge() {
             again_in_the_middle += u32::from(check_read_only(&disk, &what));
         }
     }
-    assert!(
-        in_the_middle > 0 && again_in_the_middle > 0,
-        "no checkpoint in the middle"
-    );
+    in_the_middle > 0 && again_in_the_middle > 0
 }
 
 #[test]
