@@ -121,28 +121,20 @@ fn while_values_are_overwritten() {
 #[test]
 fn after_keys_were_added_here_and_there() {
     const KEYS: u64 = 100_000;
-    const STRIDE: u64 = 100;
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
     let keyspace = db.keyspace("values").unwrap();
-    let write = |numbers: std::iter::StepBy<std::ops::Range<u64>>, fill: u8| {
-        let mut txn = db.begin(&[&keyspace]).unwrap();
-        for number in numbers {
-            let key = number.to_be_bytes();
-            txn.upsert(&keyspace, &key, &[fill; 100]).unwrap();
-        }
-        txn.commit().unwrap();
-    };
-    // Some keys of each leaf.
-    let unused_bytes_after_overwriting = |fill: u8| {
-        write((0..KEYS * STRIDE).step_by(10 * STRIDE as usize), fill);
+    let write = |numbers: &[u64], fill| write(&db, &keyspace, numbers, fill);
+    let some_of_each_leaf: Vec<u64> = (0..KEYS).step_by(10).collect();
+    let unused_bytes_after_overwriting = |fill| {
+        write(&some_of_each_leaf, fill);
         db.checkpoint().unwrap();
         let stats = db.stats().unwrap();
         stats.file_bytes + stats.hole_bytes - stats.free_bytes - stats.reachable_bytes
     };
-    write((0..KEYS * STRIDE).step_by(STRIDE as usize), 0);
+    write(&(0..KEYS).collect::<Vec<_>>(), 0);
     db.checkpoint().unwrap();
-    write((50..KEYS * STRIDE).step_by(100 * STRIDE as usize), 1);
+    write(&(KEYS..KEYS + KEYS / 100).collect::<Vec<_>>(), 1);
     let split = unused_bytes_after_overwriting(2);
     let packed = unused_bytes_after_overwriting(3);
     let content = KEYS * 108;
