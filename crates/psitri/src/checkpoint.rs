@@ -407,8 +407,8 @@ impl Engine {
     /// Makes everything durable, as the database may be closed now. What is in the active buffer stays in the log where merging it would
     /// write several times as much: closing takes time for what was written last, not for what there is.
     ///
-    /// Without checkpoints on closing the log stays as it is, if replaying it is worth that. Commits that were promised a flush get it now, also
-    /// where the rest fails.
+    /// Without checkpoints on closing the log stays as it is, if replaying it is worth that, but for what the trees have of it. Commits that
+    /// were promised a flush get it now, also where the rest fails.
     pub fn checkpoint_to_close(&self) -> Result<()> {
         let rested = self.rest_to_close();
         if rested.is_err() {
@@ -425,6 +425,9 @@ impl Engine {
             && !self.is_merging_replayed()
             && self.is_log_mostly_live(log)
         {
+            if self.merged_bytes(log) >= self.options.wal_segment_bytes {
+                self.checkpoint(LogPart::Merged)?;
+            }
             self.flush_promised()?;
             return self.pager.give_back(LEFT_HOLE_PAGES, 0, 0).map(drop);
         }
@@ -470,10 +473,16 @@ impl Engine {
         (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed))
     }
 
-    /// Whether the log is little larger than one that has nothing but the entries that are not merged, so that a merge would neither give
-    /// space back nor take less time than a replay. An estimate: an entry of several generations counts several times.
+    /// Bytes of log that a checkpoint could let go of.
+    fn merged_bytes(&self, log: &WalShared) -> u64 {
+        let merged = self.unmerged_lsn().min(log.appended_lsn());
+        merged.saturating_sub(self.replay_from.load(Ordering::Relaxed))
+    }
+
+    /// Whether the log from the first entry on that is not merged is little larger than one that has nothing but such entries, so that a merge
+    /// would neither give space back nor take less time than a replay. An estimate: an entry of several generations counts several times.
     fn is_log_mostly_live(&self, log: &WalShared) -> bool {
-        let kept = self.kept_bytes(log);
+        let kept = (self.kept_bytes(log)).saturating_sub(self.merged_bytes(log));
         let state = self.states.current();
         // All of them would be read at the next opening, however little of the log they are.
         let has_large_values =
@@ -567,10 +576,7 @@ impl Engine {
     /// Whether enough was written since the last checkpoint.
     fn checkpoint_due(&self) -> bool {
         // Only log that a checkpoint could let go of: what an open transaction holds back would ask for one after another.
-        let log_bytes = self.log.as_ref().map_or(0, |log| {
-            let merged = self.unmerged_lsn().min(log.appended_lsn());
-            merged.saturating_sub(self.replay_from.load(Ordering::Relaxed))
-        });
+        let log_bytes = self.log.as_ref().map_or(0, |log| self.merged_bytes(log));
         let limit = self.options.checkpoint_bytes;
         self.pager.written_bytes() >= limit || log_bytes >= limit || self.is_space_due()
     }

@@ -578,8 +578,9 @@ impl Database {
     ///
     /// What was written is merged too, unless that would write several times as much, as a few entries all over a large database would. Those
     /// stay in the log, up to 10,000 of them and 8 MiB; the next opening replays them. [`Database::checkpoint`] merges them
-    /// in any case. With [`Options::checkpoint_on_close`](crate::Options::checkpoint_on_close) false, most logs stay as they are, and are
-    /// made durable only if the commits in them were to be: those of durability `none` survive the process, and may be lost with power.
+    /// in any case. With [`Options::checkpoint_on_close`](crate::Options::checkpoint_on_close) false, what is not merged most often stays in the
+    /// log, and is made durable only if the commits in it were to be: those of durability `none` survive the process, and may be lost with
+    /// power.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -324,11 +324,12 @@ impl Options {
 
     /// Whether closing merges what was written and makes it durable. Default true.
     ///
-    /// If false, closing leaves it in the log, as RocksDB and others do. That takes a few milliseconds, unless a merge is under way, which is
-    /// waited for; each opening replays the log, as after a crash, until it is merged; one
-    /// that replays more than 10,000 entries or 8 MiB of log merges them in the background. It is merged nevertheless where that is the better half of the work:
-    /// if the log is more than twice as large as what it brings back, because most of it was overwritten, deleted or merged, if it has
-    /// more than 24 segments, or if there are values outside of it.
+    /// If false, closing leaves in the log what is not merged yet, as RocksDB and others do. That takes a few milliseconds, unless a merge is
+    /// under way, which is waited for, or a segment of the log or more was merged since the last checkpoint: another one lets go of it.
+    /// Each opening replays the log, as after a crash, until it is merged; one that replays more than 10,000 entries or 8 MiB of log merges them
+    /// in the background. On closing, everything is merged nevertheless where that is the better half of the work: if the part of the log that is
+    /// not merged is more than twice as large as what it brings back, because most of it was overwritten or deleted, if the log has more than
+    /// 24 segments, or if there are values outside of it.
     ///
     /// What was committed is as durable after such a close as its commits were: with [`Durability::None`] it outlives the process, and may
     /// be lost with power until the operating system has written it. [`Database::checkpoint`] or [`Database::flush`] before closing make it

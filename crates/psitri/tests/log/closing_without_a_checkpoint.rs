@@ -125,6 +125,58 @@ fn and_files_are_as_large_as_what_was_written() {
     );
 }
 
+/// What was merged before is in the data file only, although no checkpoint was due, and the rest in the log only.
+#[test]
+fn but_not_what_is_merged() {
+    let options = || {
+        options(Durability::None)
+            .buffer_bytes(8 << 20)
+            .wal_segment_bytes(1 << 20)
+            .checkpoint_bytes(1 << 30)
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let db = options().open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    let mut written = 0_u32;
+    let mut write = |count| {
+        for _ in 0..count {
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            let value = written.to_be_bytes().repeat(25);
+            txn.upsert(&keyspace, &key(written), &value).unwrap();
+            txn.commit().unwrap();
+            written += 1;
+        }
+    };
+    loop {
+        let stats = db.stats().unwrap();
+        if stats.merges > 0 {
+            break;
+        }
+        if stats.frozen_buffers == 0 {
+            write(100);
+        }
+    }
+    write(15_000);
+    let stats = db.stats().unwrap();
+    assert_eq!((stats.merges, stats.checkpoints), (1, 0));
+    let rest = stats.keyspaces[0].entries_buffered * 104;
+    assert!(rest > 1 << 20, "{rest} bytes are not merged");
+    drop(keyspace);
+    db.close().unwrap();
+    let log = allocated(dir.path(), "log-");
+    assert!(
+        log >= rest && log < rest * 3 / 2 + (1 << 20),
+        "a log of {log} bytes for {rest}"
+    );
+    let db = options().open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..written {
+        let value = db.get(&keyspace, &key(n)).unwrap().unwrap();
+        assert_eq!(value, n.to_be_bytes().repeat(25));
+    }
+    assert!(db.verify().unwrap().errors.is_empty());
+}
+
 /// What a replay would only overwrite or delete again is merged instead: it takes no room in the log.
 #[test]
 fn but_not_what_is_out_of_date() {
