@@ -89,6 +89,8 @@ struct Layer<'a> {
     cursor: BufferCursor<'a>,
     buffer: Option<&'a KeyspaceBuffer>,
     csn: u64,
+    /// What it has before this key is in the tree: going forward, it begins here.
+    from: &'a [u8],
 }
 
 /// A source; of two that have the same key, the lesser one is asked first. Or none: what was found ahead in several.
@@ -102,11 +104,7 @@ enum At {
 
 impl<'a> Cursor<'a> {
     pub(crate) fn over(view: View<'a>) -> Cursor<'a> {
-        let layers = view
-            .buffers()
-            .map(|buffer| layer_of(buffer, view.csn))
-            .collect();
-        Cursor::new(view, layers)
+        Cursor::new(view, layers_of(view).collect())
     }
 
     /// A cursor of a transaction: its own buffer over what is below.
@@ -119,8 +117,9 @@ impl<'a> Cursor<'a> {
             cursor: own,
             buffer: Some(buffer),
             csn: u64::MAX,
+            from: &[],
         }];
-        layers.extend(view.buffers().map(|buffer| layer_of(buffer, view.csn)));
+        layers.extend(layers_of(view));
         Cursor::new(view, layers)
     }
 
@@ -545,12 +544,14 @@ impl<'a> Cursor<'a> {
     }
 }
 
-fn layer_of(buffer: &Arc<KeyspaceBuffer>, csn: u64) -> Layer<'_> {
-    Layer {
+fn layers_of<'a>(view: View<'a>) -> impl Iterator<Item = Layer<'a>> {
+    let buffers = view.buffers_beside_the_tree();
+    buffers.map(move |(buffer, from)| Layer {
         cursor: buffer.cursor(),
         buffer: Some(buffer),
-        csn,
-    }
+        csn: view.csn,
+        from,
+    })
 }
 
 /// A range of keys as an inclusive lower and an exclusive upper bound.

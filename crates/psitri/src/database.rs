@@ -269,6 +269,7 @@ impl Database {
             root: Root::default(),
             generation_merged: active - 1,
             csn_merged: 0,
+            sliced: None,
             aliases: None,
             dirty: true,
         };

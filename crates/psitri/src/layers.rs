@@ -6,7 +6,7 @@ use crate::{
     expiry,
     node::{Stored, SubtreeRef, ValuePointer},
     pager::Pager,
-    state::{Generation, KeyspaceState, State},
+    state::{Generation, KeyspaceState, Sliced, State},
     sync::Arc,
     tree::{self, Root},
 };
@@ -22,6 +22,8 @@ pub(crate) struct View<'a> {
     pub generations: &'a [Arc<Generation>],
     pub slot: u32,
     pub generation_merged: u64,
+    /// Which part of the others the tree has.
+    pub sliced: Option<&'a Sliced>,
     pub csn: u64,
     pub root: Root,
     /// Time of the reader; 0 for values without expiry, and to see them as they are stored.
@@ -33,7 +35,7 @@ impl<'a> View<'a> {
     pub fn new(
         pager: &'a Pager,
         state: &'a State,
-        keyspace: &KeyspaceState,
+        keyspace: &'a KeyspaceState,
         slot: u32,
         csn: u64,
         mode: ReadMode,
@@ -56,6 +58,7 @@ impl<'a> View<'a> {
             generations,
             slot,
             generation_merged: keyspace.generation_merged,
+            sliced: keyspace.sliced.as_deref(),
             csn,
             root: keyspace.root,
             now,
@@ -64,10 +67,21 @@ impl<'a> View<'a> {
 
     /// Buffers that count for the keyspace, newest first.
     pub fn buffers(self) -> impl Iterator<Item = &'a Arc<crate::buffer::KeyspaceBuffer>> {
+        self.buffers_beside_the_tree().map(|(buffer, _)| buffer)
+    }
+
+    /// The same, and from which key on they have something to say that the tree does not.
+    pub fn buffers_beside_the_tree(
+        self,
+    ) -> impl Iterator<Item = (&'a Arc<crate::buffer::KeyspaceBuffer>, &'a [u8])> {
         self.generations
             .iter()
             .take_while(move |generation| generation.id > self.generation_merged)
-            .filter_map(move |generation| generation.buffer(self.slot))
+            .filter_map(move |generation| {
+                let sliced = self.sliced.filter(|s| generation.id <= s.generation);
+                let from = sliced.map_or(&[][..], |sliced| &sliced.below);
+                Some((generation.buffer(self.slot)?, from))
+            })
     }
 
     /// Asks for the lines in which searches of the buffers begin.

@@ -9,10 +9,10 @@
 //! (2) A keyspace's buffer is merged only when no open transaction can write to it, and when all its commits are visible.
 //! (3) A merge that fails publishes nothing, gives its pages back and is tried again.
 //! (4) A long merge is published slice by slice, so that the space of what it replaced can be used again while it goes on. The buffers
-//!     stay until the last slice and hide what of theirs the tree has already; recovery puts them back in front of it, and readers of old
-//!     layers are told how far to read them (`generation_in_trees`, and the superblock's `tree_csn`). Only streams that
-//!     may be applied twice are sliced: without range deletes and without values that the tree takes over. A merge of many keyspaces is
-//!     published a few at a time, for the same reason: those that are done are done with their buffers.
+//!     stay until the last slice and hide what of theirs the tree has already (cursors that go forward leave it out: [`Sliced`]); recovery
+//!     puts them back in front of it, and readers of old layers are told how far to read them (`generation_in_trees`, and the superblock's
+//!     `tree_csn`). Only streams that may be applied twice are sliced: without range deletes and without values that the tree takes over. A
+//!     merge of many keyspaces is published a few at a time, for the same reason: those that are done are done with their buffers.
 //! (5) A direct transaction owns the roots of its keyspaces: when it begins, only empty buffers of theirs are left, and the
 //!     merge of an empty buffer does not touch the root.
 //! (6) A merge looks at the clock once. What it drops as expired was so for everybody who looks later, unless the clock is set back; those
@@ -32,7 +32,7 @@ use crate::{
     node::PAGE_BYTES,
     pager::{Changes, Sink, value_extent},
     publication::{KeyspaceChanges, RootUpdate, drop_finished, is_finished},
-    state::{Generation, State},
+    state::{Generation, Sliced, State},
     sync::{Arc, Ordering},
     tree::{self, ChangeStream, KeyRange, Root},
 };
@@ -381,8 +381,14 @@ impl<'f> Task<'f> {
         })
     }
 
-    fn update(&self, root: Option<Root>, is_whole: bool) -> RootUpdate {
+    /// What becomes of the keyspace: with all of the buffers in the root, or with what they have below a key.
+    fn update(&self, root: Option<Root>, below: Option<&[u8]>) -> RootUpdate {
         let newest = self.buffers.first().map_or(0, |&(id, _)| id);
+        let is_whole = below.is_none();
+        let sliced = below.map(|below| Sliced {
+            generation: newest,
+            below: below.into(),
+        });
         RootUpdate {
             slot: self.slot,
             id: self.id,
@@ -390,6 +396,7 @@ impl<'f> Task<'f> {
             generation_merged: if is_whole { newest } else { 0 },
             generation_in_root: newest,
             csn_merged: if is_whole { self.csn_merged } else { 0 },
+            sliced: sliced.map(Arc::new),
         }
     }
 }
@@ -543,7 +550,7 @@ fn merge_each(
                 Some(root)
             }
         };
-        merged.updates.push(task.update(root, true));
+        merged.updates.push(task.update(root, None));
         has_values |= !may_be_applied_twice;
         if !has_values && engine.pager.written_total() >= published_at + slice_bytes {
             // (4): many keyspaces.
@@ -587,9 +594,10 @@ fn merge_stream<'e, S: ChangeStream>(
     loop {
         let mut slice = Slice::new(changes, &engine.pager, slice_bytes);
         let root = tree::merge(sink, task.root, &[], &mut slice, task.now)?;
-        if changes.key().is_none() {
+        let Some(next) = changes.key() else {
             return Ok(root);
-        }
+        };
+        let update = task.update(Some(root), Some(next));
         let written = std::mem::replace(sink, new_sink(engine)).finish()?;
         let mut tree = engine.tree.lock();
         debug_assert!(
@@ -600,7 +608,6 @@ fn merge_stream<'e, S: ChangeStream>(
                 .is_some(),
             "drop waits for the merge"
         );
-        let update = task.update(Some(root), false);
         engine.publish_roots(&mut tree, &[update], &KeyspaceChanges::default(), written);
         engine.reclaim(&mut tree);
         drop(tree);

@@ -24,7 +24,7 @@ use crate::{
     Result,
     engine::{Engine, TreeState},
     pager::Changes,
-    state::{Generation, KeyspaceState, KeyspaceTable, State},
+    state::{Generation, KeyspaceState, KeyspaceTable, Sliced, State},
     sync::{Arc, MutexGuard, Ordering},
     tree::Root,
 };
@@ -40,6 +40,8 @@ pub(crate) struct RootUpdate {
     /// The root has entries of generations up to this one, all or a part of them. 0 for a transaction that exchanges all its roots at once.
     pub generation_in_root: u64,
     pub csn_merged: u64,
+    /// Of a merge that goes on: which part of the buffers the root has.
+    pub sliced: Option<Arc<Sliced>>,
 }
 
 /// Which keyspaces come and go with a version.
@@ -185,6 +187,7 @@ pub(crate) fn apply_roots(
         if let Some(root) = update.root {
             state.generation_in_trees = state.generation_in_trees.max(update.generation_in_root);
             keyspace.root = root;
+            keyspace.sliced = update.sliced.clone();
             keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
             keyspace.dirty = true;
         }

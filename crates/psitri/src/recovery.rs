@@ -395,6 +395,7 @@ impl Recovery {
             root: entry.root,
             generation_merged: self.generations[0].id - 1,
             csn_merged: entry.csn_merged,
+            sliced: None,
             aliases: entry.aliases,
             dirty: entry.csn_merged == 0,
         });

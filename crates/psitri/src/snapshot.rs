@@ -175,6 +175,7 @@ impl Snapshot {
             generations: &[],
             slot: core.slot,
             generation_merged: u64::MAX,
+            sliced: None,
             csn: self.csn,
             root: keyspace.root,
             now: if core.expires() { self.now() } else { 0 },

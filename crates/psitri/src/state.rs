@@ -45,10 +45,19 @@ pub(crate) struct KeyspaceState {
     pub generation_merged: u64,
     /// Commits up to this one are in the tree.
     pub csn_merged: u64,
+    /// What a merge that goes on has put into the tree so far.
+    pub sliced: Option<Arc<Sliced>>,
     /// Subtrees of entries that it has from what it was cloned from: what those call them, and which they are here.
     pub aliases: Aliases,
     /// Differs from what the last checkpoint stored.
     pub dirty: bool,
+}
+
+/// What is in a tree of buffers that count for its keyspace: those of generations up to one, with keys below one.
+#[derive(Debug)]
+pub(crate) struct Sliced {
+    pub generation: u64,
+    pub below: Box<[u8]>,
 }
 
 /// What entries that were cloned call subtrees, and the ids of those that they mean here. `None` if there are none.

@@ -1,7 +1,8 @@
 //! How the sources of a cursor, its layers and the tree, are joined into one order.
 //!
 //! # Invariants
-//! (1) Going forward, every source stands at its first key at or after the position; going backward, at its last at or before it.
+//! (1) Going forward, every source stands at its first key at or after the position; going backward, at its last at or before it. Going
+//!     forward, what a layer has before its `from` does not count: the tree has it.
 //! (2) `order` are the sources that stand on a key, in the order of their keys in the direction of the cursor; of equal keys the newest
 //!     comes first, and the tree last.
 //! (3) With a position, the first `sharing` of `order` stand on its key; the first of them is `at`. What they have to say about the key was
@@ -26,7 +27,7 @@ impl<'a> Cursor<'a> {
         self.at = At::Nowhere;
         self.forward = true;
         for layer in &mut self.layers {
-            layer.cursor.seek_ge(key);
+            layer.cursor.seek_ge(key.max(layer.from));
         }
         self.tree.seek_ge(key)?;
         self.arrange()

@@ -263,6 +263,7 @@ impl WriteTxn {
                 generation_merged: active.saturating_sub(1),
                 generation_in_root: 0,
                 csn_merged: csn,
+                sliced: None,
             })
             .collect();
         if let (Some(ops), Some(log)) = (&ops, &mut commits.log) {

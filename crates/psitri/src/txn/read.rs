@@ -295,6 +295,7 @@ impl WriteTxn {
             generations,
             slot: part.slot,
             generation_merged: part.generation_merged,
+            sliced: None,
             csn: CSN_NEWEST,
             root: part.root,
             now: self.part_now(part),

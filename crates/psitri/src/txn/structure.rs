@@ -240,6 +240,7 @@ impl WriteTxn {
                 root,
                 generation_merged: active - 1,
                 csn_merged: 0,
+                sliced: None,
                 aliases: new.aliases.clone(),
                 dirty: true,
             });
@@ -386,6 +387,7 @@ impl WriteTxn {
             generation_merged: active - 1,
             generation_in_root: 0,
             csn_merged: csn,
+            sliced: None,
         };
         self.parts.iter().filter(is_changed).map(update).collect()
     }

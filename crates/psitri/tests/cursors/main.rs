@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod beside_a_merge;
 mod cursors_join_all_ways;
 mod cursors_walk_at_random;
 mod pile;
