@@ -425,10 +425,14 @@ impl Engine {
             && !self.is_merging_replayed()
             && self.is_log_mostly_live(log)
         {
-            if self.merged_bytes(log) >= self.options.wal_segment_bytes {
-                self.checkpoint(LogPart::Merged)?;
-            }
+            // First: a checkpoint that fails may leave an engine that flushes nothing any more.
             self.flush_promised()?;
+            if self.is_part_let_go_of(log)
+                && let Err(error) = self.checkpoint(LogPart::Merged)
+                && !is_harmless(&error)
+            {
+                return Err(error);
+            }
             return self.pager.give_back(LEFT_HOLE_PAGES, 0, 0).map(drop);
         }
         if !self.stays_in_log() {
@@ -479,10 +483,19 @@ impl Engine {
         merged.saturating_sub(self.replay_from.load(Ordering::Relaxed))
     }
 
-    /// Whether the log from the first entry on that is not merged is little larger than one that has nothing but such entries, so that a merge
-    /// would neither give space back nor take less time than a replay. An estimate: an entry of several generations counts several times.
+    /// Whether enough of the log is merged to take a checkpoint for that, where one is closed without.
+    fn is_part_let_go_of(&self, log: &WalShared) -> bool {
+        self.merged_bytes(log) >= self.options.wal_segment_bytes
+    }
+
+    /// Whether the log, or what a checkpoint would leave of it, is little larger than one that has nothing but the entries that are not merged, so that a
+    /// merge would neither give space back nor take less time than a replay. An estimate: an entry of several generations counts several times.
     fn is_log_mostly_live(&self, log: &WalShared) -> bool {
-        let kept = (self.kept_bytes(log)).saturating_sub(self.merged_bytes(log));
+        let let_go_of = match self.is_part_let_go_of(log) {
+            true => self.merged_bytes(log),
+            false => 0,
+        };
+        let kept = self.kept_bytes(log).saturating_sub(let_go_of);
         let state = self.states.current();
         // All of them would be read at the next opening, however little of the log they are.
         let has_large_values =

@@ -5,7 +5,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{allocated, key};
-use psitri::{Database, Durability, Options, storage::sim::SimStorage};
+use psitri::{
+    Database, Durability, Error, Options,
+    storage::sim::{CallKind, Fault, FaultError, SimStorage},
+};
 
 const ENTRIES: u32 = 30_000;
 
@@ -125,17 +128,16 @@ fn and_files_are_as_large_as_what_was_written() {
     );
 }
 
-/// What was merged before is in the data file only, although no checkpoint was due, and the rest in the log only.
-#[test]
-fn but_not_what_is_merged() {
-    let options = || {
-        options(Durability::None)
-            .buffer_bytes(8 << 20)
-            .wal_segment_bytes(1 << 20)
-            .checkpoint_bytes(1 << 30)
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let db = options().open(dir.path()).unwrap();
+/// Options with which a buffer is merged before the database is closed, and no checkpoint was due.
+fn merging(durability: Durability) -> Options {
+    options(durability)
+        .buffer_bytes(4 << 20)
+        .wal_segment_bytes(1 << 20)
+        .checkpoint_bytes(1 << 30)
+}
+
+/// Writes until a buffer is merged, and a little more. Returns how many entries there are, and how many bytes of them are not merged.
+fn write_more_than_a_buffer(db: &Database) -> (u32, u64) {
     let keyspace = db.keyspace("entries").unwrap();
     let mut written = 0_u32;
     let mut write = |count| {
@@ -156,25 +158,87 @@ fn but_not_what_is_merged() {
             write(100);
         }
     }
-    write(15_000);
+    write(11_000);
     let stats = db.stats().unwrap();
     assert_eq!((stats.merges, stats.checkpoints), (1, 0));
     let rest = stats.keyspaces[0].entries_buffered * 104;
     assert!(rest > 1 << 20, "{rest} bytes are not merged");
-    drop(keyspace);
+    (written, rest)
+}
+
+fn check_written(db: &Database, written: u32) {
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..written {
+        let value = db.get(&keyspace, &key(n)).unwrap();
+        assert_eq!(value, Some(n.to_be_bytes().repeat(25)), "{n} of {written}");
+    }
+    assert!(db.verify().unwrap().errors.is_empty());
+}
+
+/// What was merged before is in the data file only, and the rest in the log only.
+#[test]
+fn but_not_what_is_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = merging(Durability::None).open(dir.path()).unwrap();
+    let (written, rest) = write_more_than_a_buffer(&db);
     db.close().unwrap();
     let log = allocated(dir.path(), "log-");
     assert!(
         log >= rest && log < rest * 3 / 2 + (1 << 20),
         "a log of {log} bytes for {rest}"
     );
-    let db = options().open(dir.path()).unwrap();
-    let keyspace = db.keyspace("entries").unwrap();
-    for n in 0..written {
-        let value = db.get(&keyspace, &key(n)).unwrap().unwrap();
-        assert_eq!(value, n.to_be_bytes().repeat(25));
+    check_written(
+        &merging(Durability::None).open(dir.path()).unwrap(),
+        written,
+    );
+}
+
+/// The checkpoint that lets go of what is merged is worth no commit: one that fails takes none with it that was promised a flush, and where there is
+/// no room for it nothing has happened.
+#[test]
+fn and_a_checkpoint_that_fails_takes_nothing_with_it() {
+    let close_with = |fault: Fault| {
+        let storage = SimStorage::new(1);
+        let open = |storage| Database::open_on(Arc::new(storage), merging(Durability::Async));
+        let db = open(storage.clone()).unwrap();
+        let (written, _) = write_more_than_a_buffer(&db);
+        storage.inject(fault);
+        let closed = db.close();
+        storage.clear_faults();
+        let is_of_log = |error: &Error| !error.to_string().contains("of data failed");
+        if !closed.as_ref().is_err_and(is_of_log) {
+            check_written(&open(storage.crash(1)).unwrap(), written);
+        }
+        closed.map_err(|error| error.to_string())
+    };
+    let full = Fault::random(CallKind::Write, 1, FaultError::OutOfSpace);
+    assert_eq!(close_with(full), Ok(()));
+    for error in [FaultError::Io, FaultError::OutOfSpace] {
+        let flush_fails = |nth| close_with(Fault::nth(CallKind::Sync, nth, error));
+        let failed: Vec<String> = (1..).map_while(|nth| flush_fails(nth).err()).collect();
+        let of_data = |error: &&String| error.contains("of data failed");
+        assert!(failed.iter().filter(of_data).count() >= 2, "{failed:?}");
     }
-    assert!(db.verify().unwrap().errors.is_empty());
+}
+
+/// What is merged and takes less than a segment of the log is merged for good: large values would be read again by each opening.
+#[test]
+fn but_not_little_that_is_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = options(Durability::None).open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    for n in 0..50 {
+        let mut txn = db.begin_direct(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, &key(n), &vec![7; 100_000]).unwrap();
+        txn.commit().unwrap();
+    }
+    drop(keyspace);
+    db.close().unwrap();
+    let db = options(Durability::None)
+        .open_read_only(dir.path())
+        .unwrap();
+    let keyspace = &db.stats().unwrap().keyspaces[0];
+    assert_eq!((keyspace.keys_merged, keyspace.entries_buffered), (50, 0));
 }
 
 /// What a replay would only overwrite or delete again is merged instead: it takes no room in the log.
