@@ -264,15 +264,7 @@ impl Database {
         tree.free_slots.retain(|&(free, _)| free != slot);
         let place = Place::Named(Arc::from(name));
         let core = Arc::new(KeyspaceCore::new(id, slot, engine.id, place, expiry));
-        let keyspace = KeyspaceState {
-            core: Arc::clone(&core),
-            root: Root::default(),
-            generation_merged: active - 1,
-            csn_merged: 0,
-            sliced: None,
-            aliases: None,
-            dirty: true,
-        };
+        let keyspace = KeyspaceState::new(Arc::clone(&core), Root::default(), active - 1);
         engine.change_layers(|state| {
             let mut table = (*state.keyspaces).clone();
             let slot = slot as usize;

@@ -70,6 +70,9 @@ pub(crate) struct Signals {
     pub work: Condvar,
     /// Something was merged, or failed.
     pub done: Condvar,
+    /// The merge thread is to look for trees that were asked for many keys. Not under the lock, as readers take none: a notification may be missed,
+    /// and the thread finds it at its next tick.
+    pub are_tables_wanted: AtomicBool,
 }
 
 #[derive(Default)]
@@ -104,7 +107,7 @@ pub(crate) struct Engine {
     pub layers: Mutex<()>,
     pub keyspaces: RwLock<Names>,
     pub pool: Arc<ArenaPool>,
-    pub signals: Signals,
+    pub signals: Arc<Signals>,
     pub counters: OwnLines<Counters>,
     #[cfg(feature = "metrics")]
     pub metrics: crate::metrics::Metrics,
@@ -227,6 +230,8 @@ impl Engine {
             csn,
             lsn: opened_lsn,
         };
+        let signals = Arc::<Signals>::default();
+        pager.lookups.let_wake(&signals);
         Engine {
             id,
             options,
@@ -247,7 +252,7 @@ impl Engine {
             layers: Mutex::new(()),
             keyspaces: RwLock::new(keyspaces),
             pool,
-            signals: Signals::default(),
+            signals,
             counters: OwnLines(Counters::new(csn, opened_lsn)),
             #[cfg(feature = "metrics")]
             metrics: crate::metrics::Metrics::new(storage.describe()),

@@ -4,6 +4,7 @@ use crate::{
     ReadMode, Result,
     buffer::Found,
     expiry,
+    lookup::Lookups,
     node::{Stored, SubtreeRef, ValuePointer},
     pager::Pager,
     state::{Generation, KeyspaceState, Sliced, State},
@@ -24,6 +25,7 @@ pub(crate) struct View<'a> {
     pub generation_merged: u64,
     /// Which part of the others the tree has.
     pub sliced: Option<&'a Sliced>,
+    pub lookups: Option<&'a Lookups>,
     pub csn: u64,
     pub root: Root,
     /// Time of the reader; 0 for values without expiry, and to see them as they are stored.
@@ -59,6 +61,7 @@ impl<'a> View<'a> {
             slot,
             generation_merged: keyspace.generation_merged,
             sliced: keyspace.sliced.as_deref(),
+            lookups: keyspace.lookups.as_deref(),
             csn,
             root: keyspace.root,
             now,
@@ -101,7 +104,10 @@ impl<'a> View<'a> {
                 return;
             }
         }
-        tree::prefetch(self.pager, self.root, keys, missing);
+        match self.lookups {
+            Some(lookups) => lookups.prefetch(self.pager, self.root, keys, missing),
+            None => tree::prefetch(self.pager, self.root, keys, missing),
+        }
     }
 
     #[inline]
@@ -114,9 +120,17 @@ impl<'a> View<'a> {
                 Found::Large(pointer) => return self.open(read_large(self.pager, pointer)?),
             }
         }
-        match tree::get(self.pager, self.root, key)? {
+        match self.get_in_tree(key)? {
             None => Ok(None),
             Some(stored) => self.open(read_stored(self.pager, stored)?),
+        }
+    }
+
+    #[inline(always)]
+    fn get_in_tree(self, key: &[u8]) -> Result<Option<Stored<'a>>> {
+        match self.lookups {
+            Some(lookups) => lookups.get(self.pager, self.root, key),
+            None => tree::get(self.pager, self.root, key),
         }
     }
 
@@ -148,7 +162,7 @@ impl View<'_> {
                 Found::Large(pointer) => return Ok(ValuePointer::decode(pointer).subtree()),
             }
         }
-        Ok(match tree::get(self.pager, self.root, key)? {
+        Ok(match self.get_in_tree(key)? {
             Some(Stored::External(pointer)) => pointer.subtree(),
             _ => None,
         })

@@ -90,6 +90,8 @@ mod layers;
 #[cfg(not(loom))]
 mod log_thread;
 #[cfg(not(loom))]
+mod lookup;
+#[cfg(not(loom))]
 mod merger;
 #[cfg(all(feature = "metrics", not(loom)))]
 mod metrics;

@@ -156,6 +156,12 @@ const FIGURES: &[(&str, &str, Kind, &str)] = &[
         Kind::Gauge(Unit::Seconds, 1e-6),
         "How long ago the oldest state that is still seen was replaced",
     ),
+    (
+        "lookup_table_bytes",
+        "psitri_lookup_table_bytes",
+        BYTES,
+        "Memory of tables that say where keys are",
+    ),
 ];
 
 /// How full the active buffer is, as a share of its size.

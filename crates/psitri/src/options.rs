@@ -136,6 +136,7 @@ pub struct Options {
     pub(crate) idle_flush: Duration,
     pub(crate) merge_threads: usize,
     pub(crate) pinned_cache_bytes: u64,
+    pub(crate) lookup_table_bytes: u64,
     pub(crate) wal_segment_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_on_close: bool,
@@ -157,6 +158,7 @@ impl Default for Options {
             idle_flush: Duration::from_secs(1),
             merge_threads: 1,
             pinned_cache_bytes: 0,
+            lookup_table_bytes: 64 << 20,
             wal_segment_bytes: 4 << 20,
             checkpoint_bytes: 64 << 20,
             checkpoint_on_close: true,
@@ -288,6 +290,20 @@ impl Options {
     /// ```
     pub fn pinned_cache_bytes(mut self, bytes: u64) -> Options {
         self.pinned_cache_bytes = bytes;
+        self
+    }
+
+    /// Memory for tables that say where keys are in their trees, those of all keyspaces together. Default 64 MiB; 0 for none.
+    ///
+    /// Where snapshots look up keys in a tree again and again while it stays the same, a table is made beside it in the background: 12 bytes a key,
+    /// once there were as many lookups as there are keys. They then take about half of the time. The next merge into
+    /// the keyspace ends the use of it. A tree for whose table there is no room is searched from the root.
+    ///
+    /// ```
+    /// let options = psitri::Options::new().lookup_table_bytes(1 << 30);
+    /// ```
+    pub fn lookup_table_bytes(mut self, bytes: u64) -> Options {
+        self.lookup_table_bytes = bytes;
         self
     }
 

@@ -186,7 +186,7 @@ pub(crate) fn apply_roots(
         keyspace.generation_merged = keyspace.generation_merged.max(update.generation_merged);
         if let Some(root) = update.root {
             state.generation_in_trees = state.generation_in_trees.max(update.generation_in_root);
-            keyspace.root = root;
+            keyspace.set_root(root);
             keyspace.sliced = update.sliced.clone();
             keyspace.csn_merged = keyspace.csn_merged.max(update.csn_merged);
             keyspace.dirty = true;

@@ -390,14 +390,12 @@ impl Recovery {
             id, place, expiry, ..
         } = entry;
         let core = KeyspaceCore::new(id, slot as u32, self.database, place, expiry);
+        let generation_merged = self.generations[0].id - 1;
         self.table[slot] = Some(KeyspaceState {
-            core: Arc::new(core),
-            root: entry.root,
-            generation_merged: self.generations[0].id - 1,
             csn_merged: entry.csn_merged,
-            sliced: None,
             aliases: entry.aliases,
             dirty: entry.csn_merged == 0,
+            ..KeyspaceState::new(Arc::new(core), entry.root, generation_merged)
         });
         self.by_id.insert(id, slot as u32);
         self.tree.keyspace_next = self.tree.keyspace_next.max(id + 1);

@@ -176,6 +176,7 @@ impl Snapshot {
             slot: core.slot,
             generation_merged: u64::MAX,
             sliced: None,
+            lookups: None,
             csn: self.csn,
             root: keyspace.root,
             now: if core.expires() { self.now() } else { 0 },

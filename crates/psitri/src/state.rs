@@ -26,6 +26,7 @@ use crate::{
     Result,
     buffer::{ARENA_BYTES_MAX, Arena, KeyspaceBuffer},
     keyspace::KeyspaceCore,
+    lookup::Lookups,
     node::{SubtreeRef, ValuePointer},
     sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, OwnLines},
     tree::Root,
@@ -47,10 +48,36 @@ pub(crate) struct KeyspaceState {
     pub csn_merged: u64,
     /// What a merge that goes on has put into the tree so far.
     pub sliced: Option<Arc<Sliced>>,
+    /// Of this root.
+    pub lookups: Option<Arc<Lookups>>,
     /// Subtrees of entries that it has from what it was cloned from: what those call them, and which they are here.
     pub aliases: Aliases,
     /// Differs from what the last checkpoint stored.
     pub dirty: bool,
+}
+
+impl KeyspaceState {
+    /// One that no checkpoint has stored.
+    pub fn new(core: Arc<KeyspaceCore>, root: Root, generation_merged: u64) -> KeyspaceState {
+        KeyspaceState {
+            core,
+            root,
+            generation_merged,
+            csn_merged: 0,
+            sliced: None,
+            lookups: Lookups::of(root),
+            aliases: None,
+            dirty: true,
+        }
+    }
+
+    /// Exchanges the tree.
+    pub fn set_root(&mut self, root: Root) {
+        if self.root != root {
+            self.root = root;
+            self.lookups = Lookups::of(root);
+        }
+    }
 }
 
 /// What is in a tree of buffers that count for its keyspace: those of generations up to one, with keys below one.

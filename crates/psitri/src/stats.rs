@@ -102,6 +102,8 @@ pub struct Stats {
     /// Readers in other processes beside this writer ([`Options::open_beside_writer`](crate::Options::open_beside_writer)). Their
     /// pins count in `oldest_pin_us`, by the age of the checkpoint that followed theirs.
     pub readers_beside: u64,
+    /// Memory of tables that say where keys are: see [`Options::lookup_table_bytes`](crate::Options::lookup_table_bytes).
+    pub lookup_table_bytes: u64,
     /// Why the last merge or checkpoint failed, if it did.
     pub failure: Option<String>,
     /// Every keyspace.
@@ -178,6 +180,7 @@ figures!(
     pins,
     oldest_pin_us,
     readers_beside,
+    lookup_table_bytes,
 );
 
 impl Engine {
@@ -266,6 +269,7 @@ impl Engine {
             pins,
             oldest_pin_us,
             readers_beside: self.readers_beside().0,
+            lookup_table_bytes: self.pager.lookups.bytes(),
             failure: self.failure(),
             ..Stats::default()
         };

@@ -33,11 +33,17 @@ pub(crate) const PREFETCH_KEYS_MAX: usize = 16;
 /// Hash of a key, the same in all buffers of the process. Seeded at random, so that keys cannot be chosen to collide.
 #[inline(always)]
 pub(crate) fn hash_of(key: &[u8]) -> u32 {
+    wide_hash_of(key) as u32
+}
+
+/// Twice as many bits of it.
+#[inline(always)]
+pub(crate) fn wide_hash_of(key: &[u8]) -> u64 {
     static STATE: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);
     // Without the length that `Hash` for slices puts before the bytes: the seed is rotated by it.
     let mut hasher = STATE.build_hasher();
     hasher.write(key);
-    hasher.finish() as u32
+    hasher.finish()
 }
 
 /// Hashes of at most [`PREFETCH_KEYS_MAX`] keys; the others are 0.

@@ -46,7 +46,7 @@ pub use entry::{CSN_UNCOMMITTED, EntryRef, Found, Kind, LARGE_BYTES, VersionRef}
 pub use error::BufferError;
 pub use keyspace::{BufferStats, KeyspaceBuffer};
 #[cfg(not(loom))]
-pub(crate) use keyspace::{PREFETCH_KEYS_MAX, hash_of, hashes_of};
+pub(crate) use keyspace::{PREFETCH_KEYS_MAX, hash_of, hashes_of, wide_hash_of};
 pub use range_tombstones::{RangeTombstone, TombstoneRef};
 pub use writer::{BufferWriter, Watermark, WriteOutcome};
 

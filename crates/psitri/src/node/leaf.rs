@@ -411,6 +411,20 @@ impl<'a> Leaf<'a> {
         }
     }
 
+    /// Where in the image the last of entry `i` begins that a lookup reads: its suffix where the value follows it, or its value.
+    ///
+    /// # Panics
+    /// If `i` is out of range.
+    pub fn place_of(&self, i: usize) -> usize {
+        self.assert_index(i);
+        // SAFETY: i < count.
+        let entry = unsafe { self.raw_entry(i) };
+        match (self.encoding, entry.suffix_at) {
+            (LeafEncoding::Slotted, Some(suffix_at)) => suffix_at,
+            _ => entry.value_at,
+        }
+    }
+
     /// # Safety
     /// `i < count`.
     #[inline(always)]

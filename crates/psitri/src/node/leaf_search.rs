@@ -98,6 +98,36 @@ impl<'a> Leaf<'a> {
         self.find(key).map(|i| self.value(i))
     }
 
+    /// What entry `i` stores, if `key` is its key.
+    ///
+    /// # Panics
+    /// If `i` is out of range.
+    #[inline]
+    pub fn get_at(&self, i: usize, key: &[u8]) -> Option<Stored<'a>> {
+        self.assert_index(i);
+        let suffix = strip(key, self.key_prefix()).ok()?;
+        let has_key = match self.encoding {
+            // SAFETY: i < count; what is compared has `suffix_bytes` bytes, as the suffix has.
+            LeafEncoding::Slotted => unsafe {
+                let (start, suffix_bytes) = self.slot(i);
+                suffix_bytes == suffix.len() && equal(self.at(start), suffix.as_ptr(), suffix_bytes)
+            },
+            LeafEncoding::Fixed => {
+                // SAFETY: i < count; as above.
+                suffix.len() == self.suffix_bytes as usize
+                    && unsafe {
+                        equal(self.fixed_suffix(i).as_ptr(), suffix.as_ptr(), suffix.len())
+                    }
+            }
+            LeafEncoding::Dense => {
+                suffix.len() == self.suffix_bytes as usize
+                    && be_integer(suffix).wrapping_sub(self.dense_first()) == i as u64
+            }
+        };
+        // SAFETY: i < count.
+        has_key.then(|| unsafe { self.value_unchecked(i) })
+    }
+
     /// First index whose key is `key` or greater; `len()` if there is none.
     #[inline]
     pub fn lower_bound(&self, key: &[u8]) -> usize {

@@ -28,11 +28,12 @@ mod shares;
 mod sink;
 mod superblock;
 
-use std::slice;
+use std::{ops::Range, slice};
 
 use crate::{
     Result,
     error::Error,
+    lookup::LookupBoard,
     node::{self, NodeRef, PAGE_BYTES, UNIT_BYTES, ValuePointer},
     storage::{ReadMap, StorageFile},
     sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering},
@@ -106,6 +107,7 @@ pub(crate) struct Pager {
     space: Mutex<Space>,
     /// Nodes and values with more than one reference.
     pub shares: Shares,
+    pub lookups: LookupBoard,
     /// Bytes of pages written since the last checkpoint.
     written_bytes: AtomicU64,
     /// Since the database was opened.
@@ -229,6 +231,7 @@ impl Pager {
                 pieces: Vec::new(),
             }),
             shares: Shares::default(),
+            lookups: LookupBoard::default(),
             written_bytes: AtomicU64::new(0),
             written_total: AtomicU64::new(0),
             killed_total: AtomicU64::new(0),
@@ -263,19 +266,20 @@ impl Pager {
     /// Asks for the lines of a node that a search in it looks at first: they then arrive side by side, not one after the other.
     #[inline]
     pub fn prefetch(&self, at: NodeRef) {
-        self.prefetch_lines(at, PREFETCH_LINES);
+        self.prefetch_lines(at, 0..PREFETCH_LINES);
     }
 
     /// Asks for all lines of a node of usual size.
     #[inline]
     pub fn prefetch_whole(&self, at: NodeRef) {
-        self.prefetch_lines(at, (at.units() as usize).min(WHOLE_LINES_MAX));
+        self.prefetch_lines(at, 0..(at.units() as usize).min(WHOLE_LINES_MAX));
     }
 
+    /// Asks for some lines of a node.
     #[inline]
-    fn prefetch_lines(&self, at: NodeRef, count: usize) {
+    pub fn prefetch_lines(&self, at: NodeRef, lines: Range<usize>) {
         let base = self.base.load(Ordering::Acquire).cast_const();
-        for line in 0..count {
+        for line in lines {
             crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * UNIT_BYTES));
         }
     }

@@ -33,7 +33,7 @@ use crate::{
 pub(crate) use cursor::TreeCursor;
 pub(crate) use merge::{Change, ChangeStream, KeyRange, Rewrite, merge, rewrite};
 pub(crate) use verify::{TreeCheck, verify_tree};
-pub(crate) use walk::{kill_tree, references};
+pub(crate) use walk::{each_leaf, kill_tree, references};
 
 /// A tree: its root node, null for no keys, and the number of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,6 +79,15 @@ fn view(bytes: &[u8]) -> Node<'_> {
         } else {
             Node::Inner(Inner::new_validated(bytes))
         }
+    }
+}
+
+/// Reads a node that somebody knows to be a leaf.
+#[inline]
+pub(crate) fn open_leaf(pager: &Pager, at: NodeRef) -> Result<Leaf<'_>> {
+    match open_root(pager, at)? {
+        Node::Leaf(leaf) => Ok(leaf),
+        Node::Inner(_) => Err(wrong_level(at)),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Visiting every node of a tree that goes away as a whole.
 
-use super::{Node, open_child, open_root};
+use std::ops::ControlFlow;
+
+use super::{Node, Root, open_child, open_root};
 use crate::{
     Result,
     node::{self, Leaf, NodeRef, Stored},
@@ -61,6 +63,41 @@ fn kill_values(sink: &mut Sink<'_>, leaf: Leaf<'_>, others: Others) {
             }
         }
     }
+}
+
+/// Visits the leaves of a tree in order, until it is told to stop.
+pub(crate) fn each_leaf(
+    pager: &Pager,
+    root: Root,
+    visit: &mut impl FnMut(NodeRef, Leaf<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    if root.node.is_null() {
+        return Ok(ControlFlow::Continue(()));
+    }
+    each_leaf_below(pager, root.node, open_root(pager, root.node)?, visit)
+}
+
+fn each_leaf_below(
+    pager: &Pager,
+    at: NodeRef,
+    node: Node<'_>,
+    visit: &mut impl FnMut(NodeRef, Leaf<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    let inner = match node {
+        Node::Leaf(leaf) => return Ok(visit(at, leaf)),
+        Node::Inner(inner) => inner,
+    };
+    for index in 0..inner.len() {
+        let child = inner.child(index);
+        if index + 1 < inner.len() {
+            pager.prefetch_whole(inner.child(index + 1));
+        }
+        let node = open_child(pager, child, inner.level())?;
+        if each_leaf_below(pager, child, node, visit)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Calls `visit` for everything that a node refers to: the address in units, and whether it is a value.

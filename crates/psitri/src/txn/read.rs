@@ -296,6 +296,7 @@ impl WriteTxn {
             slot: part.slot,
             generation_merged: part.generation_merged,
             sliced: None,
+            lookups: None,
             csn: CSN_NEWEST,
             root: part.root,
             now: self.part_now(part),

@@ -236,13 +236,8 @@ impl WriteTxn {
             ));
             created.insert(new.id, Arc::clone(&core));
             keyspaces.created.push(KeyspaceState {
-                core,
-                root,
-                generation_merged: active - 1,
-                csn_merged: 0,
-                sliced: None,
                 aliases: new.aliases.clone(),
-                dirty: true,
+                ..KeyspaceState::new(core, root, active - 1)
             });
         }
         for (core, place) in &structure.place {
