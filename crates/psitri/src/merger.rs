@@ -47,6 +47,10 @@ const OWN_PAGES_BYTES: u64 = 64 << 10;
 const TICK: Duration = Duration::from_millis(50);
 /// The same while states that nobody may need any more are not freed yet, or the buffer is read in order.
 const TICK_BUSY: Duration = Duration::from_millis(5);
+/// A buffer that takes at least this share of its memory is merged when it was idle for this share of `idle_flush`: what is read next, in order or one by
+/// one, is then read in one place.
+const LARGE_SHARE: u64 = 16;
+const IDLE_SHARE_OF_LARGE: u32 = 20;
 /// Reading an entry in order from a buffer, rather than from the tree, costs as much as merging this many bytes: 60 ns, at 0.5 GB/s.
 const BYTES_PER_PASSED_ENTRY: u64 = 32;
 /// What a merge costs at least, in bytes: a new buffer for the writers, a new state for everybody.
@@ -128,8 +132,12 @@ pub(crate) fn run(engine: &Engine) {
             (active.id, active.bytes_used())
         };
         let is_written = now != seen || since.elapsed() < TICK;
+        let is_large = now.1 >= engine.options.buffer_bytes as u64 / LARGE_SHARE;
+        let is_idle = now == seen
+            && is_large
+            && since.elapsed() >= engine.options.idle_flush / IDLE_SHARE_OF_LARGE;
         let is_frozen = may_freeze(engine)
-            && (is_read_enough(engine, share, is_written) || engine.is_log_long())
+            && (is_idle || is_read_enough(engine, share, is_written) || engine.is_log_long())
             // Without memory for another buffer the data stay where they are; the next tick tries again.
             && engine.freeze(now.0).is_ok();
         if now != seen {

@@ -253,7 +253,8 @@ impl Options {
         self
     }
 
-    /// How long the buffer of an idle database stays unmerged. 10 ms to 1 h; default 1 s.
+    /// How long the buffer of an idle database stays unmerged. 10 ms to 1 h; default 1 s. One that takes a sixteenth of
+    /// [`buffer_bytes`](Options::buffer_bytes) or more is merged after a twentieth of that, without the checkpoint that follows when all of it has passed.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -13,6 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -161,7 +162,9 @@ fn one_that_fills_keyspaces_goes_past_the_buffer() {
         let mut random = Random::new(seed(27));
         let disk = SimStorage::new(random.next());
         let open = |disk: &SimStorage| {
-            let options = Options::new().buffer_bytes(8 << 20);
+            let options = Options::new()
+                .buffer_bytes(8 << 20)
+                .idle_flush(Duration::from_secs(3600));
             Database::open_on(Arc::new(disk.clone()), options).unwrap()
         };
         let db = open(&disk);
