@@ -7,7 +7,7 @@ use crate::{
     engine::Engine,
     error::Error,
     keyspace::{KeyspaceCore, Place, check_name},
-    merger,
+    lookup, merger,
     options::OpenKind,
     recovery,
     state::{KeyspaceState, Reach},
@@ -612,14 +612,16 @@ impl DatabaseCore {
         if engine.read_only {
             return Ok(());
         }
-        let bodies: [(&str, Body); 3] = [
-            ("psitri-merge", merger::run),
-            ("psitri-ckpt", Engine::run_checkpoints),
-            ("psitri-log", Engine::run_log),
-        ];
         // In memory there is nothing to store.
-        let count = if engine.in_memory { 1 } else { bodies.len() };
-        for (name, body) in bodies.into_iter().take(count) {
+        let is_stored = !engine.in_memory;
+        let has_tables = engine.options.lookup_table_bytes > 0;
+        let bodies: [(bool, &str, Body); 4] = [
+            (true, "psitri-merge", merger::run),
+            (is_stored, "psitri-ckpt", Engine::run_checkpoints),
+            (is_stored, "psitri-log", Engine::run_log),
+            (has_tables, "psitri-table", lookup::run),
+        ];
+        for (_, name, body) in bodies.into_iter().filter(|body| body.0) {
             let engine = Arc::clone(engine);
             let builder = std::thread::Builder::new().name(name.into());
             match builder.spawn(move || run_guarded(&engine, body)) {
@@ -640,6 +642,7 @@ impl DatabaseCore {
             let mut signals = self.engine.signals.lock.lock();
             signals.stopping = true;
             self.engine.signals.work.notify_all();
+            self.engine.signals.tables.notify_all();
         }
         for thread in self.threads.lock().drain(..) {
             // A thread that panicked has nothing more to say here; the log has everything.

@@ -70,8 +70,9 @@ pub(crate) struct Signals {
     pub work: Condvar,
     /// Something was merged, or failed.
     pub done: Condvar,
-    /// The merge thread is to look for trees that were asked for many keys. Not under the lock, as readers take none: a notification may be missed,
-    /// and the thread finds it at its next tick.
+    /// There are trees that were asked for many keys.
+    pub tables: Condvar,
+    /// Said before `tables` is notified, and not under the lock, as readers take none: the thread may miss it, and finds it at its next tick.
     pub are_tables_wanted: AtomicBool,
 }
 

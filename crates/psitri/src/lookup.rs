@@ -1,11 +1,15 @@
 //! Where the keys of a tree are: a table of hashes beside it, for lookups of single keys.
 //!
-//! A lookup that begins at the root waits for memory at each level that is in no cache, and searches each node. Where a tree is asked often
-//! while it stays the same, the merge thread makes a table that says in which leaf a key is and where: a lookup then waits for a line of the
-//! table, and for the lines of the entry, which arrive side by side.
+//! A lookup that begins at the root waits for memory at each level that is in no cache, and searches each node. Where the newest tree of a
+//! keyspace is asked often while it stays the same, a thread makes a table that says in which leaf a key is and where: a lookup then waits for
+//! a line of the table, and for the lines of the entry, which arrive side by side.
+//!
+//! A tree gets none that is not much larger than its table would be (its lookups wait for less than a table's), or of which a part is not in
+//! memory (all of it would be read). Where there is no room for a table, those go that nobody asked since the last time that there was none.
 //!
 //! # Thread safety
-//! A table is immutable. [`Lookups`] is shared by all states with the same root; its table is made once, while readers go on without it.
+//! A table is immutable. [`Lookups`] is shared by all states with the same root; its table is made once, by the thread of [`run`], while
+//! readers go on without it. That thread has a state pinned meanwhile, as any reader.
 //!
 //! # Invariants
 //! (1) A table belongs to the tree that it was made of: who may read the root may follow the table, and no page that it names is written to
@@ -17,9 +21,15 @@
 //!     from it.
 //!
 //! # Failure modes
-//! Without memory, within [`Options::lookup_table_bytes`](crate::Options::lookup_table_bytes) or at all, there is no table. A leaf that cannot be read ends the making of it.
+//! Without memory, within [`Options::lookup_table_bytes`](crate::Options::lookup_table_bytes) or at all, there is no table. A leaf that cannot
+//! be read ends the making of it.
 
-use std::{cell::Cell, ops::ControlFlow, sync::OnceLock};
+use std::{
+    cell::Cell,
+    ops::ControlFlow,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Result,
@@ -28,14 +38,27 @@ use crate::{
     node::{Leaf, NodeRef, Stored},
     pager::Pager,
     prefetch,
-    sync::{Arc, AtomicU64, Ordering, OwnLines},
+    sync::{Arc, AtomicBool, AtomicU64, Ordering, OwnLines},
     tree::{self, Root},
 };
 
-/// Lookups are counted in steps of so many by each thread.
+/// One lookup of so many, at random, is counted, for all of them.
 const COUNTED: u64 = 64;
 /// A tree of fewer keys is in the caches, or does not matter.
 const KEYS_MIN: u64 = 1_000;
+/// A tree that takes less for a key, of the 12 bytes in a table, is in nearer caches than the table would be.
+const TREE_BYTES_MIN: usize = 16;
+/// Leaves that are looked at to know what a tree is like. It is in memory if no more than a quarter of them take longer than this: a page that is read from
+/// the disk takes 50 microseconds, one that is mapped for the first time 2.
+const SAMPLES: u64 = 16;
+const SLOW_SAMPLES_MAX: usize = 4;
+const SAMPLE_TIME_MAX: Duration = Duration::from_micros(10);
+/// How long the thread sleeps if it misses that a table is wanted.
+const TICK: Duration = Duration::from_millis(200);
+/// Leaves between two looks at whether the table is still wanted.
+const LEAVES_UNWATCHED: u32 = 64;
+/// Buckets that are made at once.
+const BUCKETS_AT_ONCE: usize = 1 << 14;
 
 const SLOTS: usize = 8;
 /// Of 16 slots that there are, so many are taken.
@@ -71,9 +94,11 @@ pub(crate) struct LookupBoard {
     maker: OnceLock<Arc<Signals>>,
 }
 
-pub(crate) struct LookupTable {
+struct LookupTable {
     buckets: Box<[Bucket]>,
     is_complete: bool,
+    /// Somebody asked it since there was no room for another one.
+    is_used: AtomicBool,
     /// Of the board.
     bytes: Arc<AtomicU64>,
 }
@@ -90,22 +115,79 @@ struct Place {
     index: usize,
 }
 
-/// Makes the tables that lookups have asked for, until there is something to merge.
-pub(crate) fn make_tables(engine: &Engine) {
-    // Who wants one from now on is heard in the next round.
-    let is_wanted = &engine.signals.are_tables_wanted;
-    is_wanted.swap(false, Ordering::Acquire);
-    let state = engine.states.current();
-    let is_stopped = || {
-        let signals = engine.signals.lock.lock();
-        signals.stopping || signals.merge_wanted
-    };
-    for keyspace in state.keyspaces.iter().flatten() {
-        if let Some(lookups) = &keyspace.lookups {
-            let bytes_max = engine.options.lookup_table_bytes;
-            lookups.make_table(&engine.pager, keyspace.root, bytes_max, is_stopped);
+/// Body of the thread that makes the tables; returns when the engine stops.
+pub(crate) fn run(engine: &Engine) {
+    let signals = &engine.signals;
+    loop {
+        {
+            let mut state = signals.lock.lock();
+            if !state.stopping && !signals.are_tables_wanted.load(Ordering::Relaxed) {
+                signals.tables.wait_for(&mut state, TICK);
+            }
+            if state.stopping {
+                return;
+            }
+        }
+        // With the counts of those who want one. Who wants one from now on is heard in the next round.
+        if signals.are_tables_wanted.swap(false, Ordering::Acquire) {
+            make_tables(engine);
         }
     }
+}
+
+/// Makes the tables that are wanted.
+fn make_tables(engine: &Engine) {
+    let state = engine.states.current();
+    let mut is_room_missing = false;
+    for keyspace in state.keyspaces.iter().flatten() {
+        let Some(lookups) = &keyspace.lookups else {
+            continue;
+        };
+        if lookups.take_wanted(keyspace.root.keys) {
+            let is_stopped = || {
+                let now = engine.states.current();
+                let now = now.keyspace(keyspace.core.slot, keyspace.core.id);
+                let now = now.and_then(|keyspace| keyspace.lookups.as_ref());
+                !now.is_some_and(|now| Arc::ptr_eq(now, lookups))
+                    || engine.signals.lock.lock().stopping
+            };
+            let bytes_max = engine.options.lookup_table_bytes;
+            match LookupTable::make(&engine.pager, keyspace.root, bytes_max, is_stopped) {
+                Made::Table(table) => drop(lookups.table.set(table)),
+                Made::NoRoom => is_room_missing = true,
+                Made::Nothing => {}
+            }
+        }
+    }
+    drop(state);
+    if is_room_missing {
+        let_unused_go(engine);
+    }
+}
+
+/// Lets the tables go that nobody asked since the last call.
+fn let_unused_go(engine: &Engine) {
+    let is_unused = |lookups: &&Arc<Lookups>| {
+        let table = lookups.table.get();
+        table.is_some_and(|table| !table.is_used.swap(false, Ordering::Relaxed))
+    };
+    let state = engine.states.current();
+    let all = (state.keyspaces.iter().flatten()).filter_map(|keyspace| keyspace.lookups.as_ref());
+    let unused: Vec<_> = all.filter(is_unused).cloned().collect();
+    drop(state);
+    if unused.is_empty() {
+        return;
+    }
+    engine.change_layers(|state| {
+        let mut keyspaces = (*state.keyspaces).clone();
+        for keyspace in keyspaces.iter_mut().flatten() {
+            let is_it = |lookups: &Arc<Lookups>| unused.iter().any(|it| Arc::ptr_eq(it, lookups));
+            if keyspace.lookups.as_ref().is_some_and(is_it) {
+                keyspace.lookups = Lookups::of(keyspace.root);
+            }
+        }
+        state.keyspaces = Arc::new(keyspaces);
+    });
 }
 
 impl Lookups {
@@ -136,12 +218,21 @@ impl Lookups {
 
     #[inline(always)]
     fn count(&self, pager: &Pager, root: Root) {
+        /// Of the next thread.
+        static SEED: AtomicU64 = AtomicU64::new(1);
         thread_local! {
-            static COUNT: Cell<u64> = const { Cell::new(0) };
+            static CHANCE: Cell<u64> = const { Cell::new(0) };
         }
-        let count = COUNT.get() + 1;
-        COUNT.set(count);
-        if count.is_multiple_of(COUNTED) {
+        // A linear congruential generator. Lookups that take turns among trees are counted for each of them.
+        let mut chance = CHANCE.get();
+        if chance == 0 {
+            chance = SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        }
+        chance = chance
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        CHANCE.set(chance);
+        if chance >> (u64::BITS - COUNTED.ilog2()) == 0 {
             self.add_counted(&pager.lookups, root.keys);
         }
     }
@@ -154,42 +245,28 @@ impl Lookups {
         }
     }
 
-    /// A key is put into a table in about the time that a lookup wins by it.
-    fn is_wanted(&self, keys: u64) -> bool {
-        self.table.get().is_none() && self.counted.load(Ordering::Relaxed) >= keys
-    }
-
-    /// Makes the table of a tree that the caller has pinned, if it is wanted and takes no more than `bytes_max` together with the others.
-    /// Gives up where `is_stopped` says so.
-    pub fn make_table(
-        &self,
-        pager: &Pager,
-        root: Root,
-        bytes_max: u64,
-        is_stopped: impl Fn() -> bool,
-    ) {
-        if !self.is_wanted(root.keys) {
-            return;
+    /// Whether the tree of `keys` keys was asked so often that a table is wanted; then not again for as many lookups. A key is put into a table in about the
+    /// time that a lookup wins by it.
+    fn take_wanted(&self, keys: u64) -> bool {
+        let is_wanted = self.table.get().is_none() && self.counted.load(Ordering::Relaxed) >= keys;
+        if is_wanted {
+            self.counted.store(0, Ordering::Relaxed);
         }
-        // Whatever comes of it, it is not tried again for the next lookups.
-        self.counted.store(0, Ordering::Relaxed);
-        if let Some(table) = LookupTable::make(pager, root, bytes_max, is_stopped) {
-            let _ = self.table.set(table);
-        }
+        is_wanted
     }
 }
 
 impl LookupBoard {
-    /// Wakes the merge thread from now on when a table is wanted.
-    pub fn let_wake(&self, merge_thread: &Arc<Signals>) {
-        let _ = self.maker.set(Arc::clone(merge_thread));
+    /// Wakes the thread that makes tables from now on when one is wanted.
+    pub fn let_wake(&self, maker: &Arc<Signals>) {
+        let _ = self.maker.set(Arc::clone(maker));
     }
 
     fn want(&self) {
         if let Some(signals) = self.maker.get() {
             // With the count before it.
             signals.are_tables_wanted.store(true, Ordering::Release);
-            signals.work.notify_all();
+            signals.tables.notify_one();
         }
     }
 
@@ -199,36 +276,85 @@ impl LookupBoard {
     }
 }
 
+/// What came of an attempt to make a table.
+enum Made {
+    Table(LookupTable),
+    NoRoom,
+    Nothing,
+}
+
+/// Whether lookups in a tree gain by a table: see the module text.
+fn is_worth_a_table(pager: &Pager, root: Root) -> Result<bool> {
+    let (mut bytes, mut slow) = (0, 0);
+    for sample in 0..SAMPLES {
+        let start = Instant::now();
+        let rank = root.keys / SAMPLES * sample;
+        let Some((at, leaf, _)) = tree::leaf_at(pager, root, rank)? else {
+            return Ok(false);
+        };
+        bytes += at.bytes() / leaf.len();
+        slow += usize::from(start.elapsed() > SAMPLE_TIME_MAX);
+    }
+    Ok(bytes / SAMPLES as usize >= TREE_BYTES_MIN && slow <= SLOW_SAMPLES_MAX)
+}
+
 impl LookupTable {
-    fn make(
+    /// Makes the table of a tree that the caller has pinned, if there is room for it beside the others. Gives up where `is_stopped` says so.
+    fn make(pager: &Pager, root: Root, bytes_max: u64, is_stopped: impl Fn() -> bool) -> Made {
+        // One bucket more than there are entries, so that a search comes to an end.
+        let slots = u128::from(root.keys) * 16 / u128::from(TAKEN_OF_16);
+        let buckets = slots / SLOTS as u128 + 1;
+        let size = buckets * size_of::<Bucket>() as u128;
+        if size > u128::from(bytes_max) || !is_worth_a_table(pager, root).unwrap_or(false) {
+            return Made::Nothing;
+        }
+        if u128::from(pager.lookups.bytes()) + size > u128::from(bytes_max) {
+            return Made::NoRoom;
+        }
+        let table = LookupTable::reserve(pager, buckets as usize, &is_stopped);
+        let table = table.and_then(|table| table.filled(pager, root, is_stopped));
+        table.map_or(Made::Nothing, Made::Table)
+    }
+
+    fn reserve(
         pager: &Pager,
-        root: Root,
-        bytes_max: u64,
+        buckets: usize,
         is_stopped: impl Fn() -> bool,
     ) -> Option<LookupTable> {
-        let slots = root.keys.checked_mul(16)?.div_ceil(TAKEN_OF_16);
-        // One more than there are entries, so that a search comes to an end.
-        let buckets = slots / SLOTS as u64 + 1;
-        let size = buckets.checked_mul(size_of::<Bucket>() as u64)?;
-        if pager.lookups.bytes().saturating_add(size) > bytes_max || buckets > 1 << 32 {
-            return None;
-        }
         let mut memory = Vec::new();
-        memory.try_reserve_exact(buckets as usize).ok()?;
-        memory.resize(buckets as usize, Bucket::default());
+        memory.try_reserve_exact(buckets).ok()?;
+        while memory.len() < buckets {
+            if is_stopped() {
+                return None;
+            }
+            let len = buckets.min(memory.len() + BUCKETS_AT_ONCE);
+            memory.resize(len, Bucket::default());
+        }
         let bytes = Arc::clone(&pager.lookups.bytes);
-        bytes.fetch_add(size, Ordering::Relaxed);
-        let mut table = LookupTable {
+        bytes.fetch_add(size_of_val(&*memory) as u64, Ordering::Relaxed);
+        Some(LookupTable {
             buckets: memory.into(),
             is_complete: true,
+            is_used: AtomicBool::new(true),
             bytes,
-        };
+        })
+    }
+
+    fn filled(
+        mut self,
+        pager: &Pager,
+        root: Root,
+        is_stopped: impl Fn() -> bool,
+    ) -> Option<LookupTable> {
         let mut left = root.keys;
-        let mut fill = Fill::new(&mut table);
+        let mut unwatched = 0;
+        let mut fill = Fill::new(&mut self);
         tree::each_leaf(pager, root, &mut |at, leaf| {
+            unwatched += 1;
+            let is_stopped = unwatched % LEAVES_UNWATCHED == 0 && is_stopped();
             // The counts of a damaged file may be wrong; a full table would be searched for ever.
             left = match left.checked_sub(leaf.len() as u64) {
-                Some(left) if !is_stopped() => left,
+                Some(left) if !is_stopped => left,
                 _ => return ControlFlow::Break(()),
             };
             fill.leaf(at, leaf);
@@ -237,11 +363,14 @@ impl LookupTable {
         .ok()?
         .continue_value()?;
         fill.flush();
-        Some(table)
+        Some(self)
     }
 
     #[inline]
     fn get<'a>(&self, pager: &'a Pager, root: Root, key: &[u8]) -> Result<Option<Stored<'a>>> {
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
         let hash = wide_hash_of(key);
         let mut at = self.first(hash);
         loop {
@@ -460,6 +589,7 @@ mod tests {
         let mut table = LookupTable {
             buckets: vec![Bucket::default(); 5].into(),
             is_complete: true,
+            is_used: AtomicBool::new(true),
             bytes: Arc::new(AtomicU64::new(5 * 64)),
         };
         // All begin at the last bucket.

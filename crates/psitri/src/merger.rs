@@ -28,7 +28,6 @@ use crate::{
     events::Event,
     expiry::{Judge, Moment},
     layers::CSN_NEWEST,
-    lookup,
     monitor::Monitor,
     node::PAGE_BYTES,
     pager::{Changes, Sink, value_extent},
@@ -85,7 +84,6 @@ pub(crate) fn run(engine: &Engine) {
     // How many entries of the active buffer had been read in order, and when that changed last.
     let mut passed = 0;
     let mut read_at: Option<Instant> = None;
-    let are_tables_wanted = || engine.signals.are_tables_wanted.load(Ordering::Relaxed);
     // Without a log thread.
     let mut monitor = engine.in_memory.then(|| Monitor::new(engine));
     loop {
@@ -100,7 +98,7 @@ pub(crate) fn run(engine: &Engine) {
             // What is left after a round waits for a transaction, which wakes this thread at its end.
             if signals.failure.is_some() {
                 engine.signals.work.wait_for(&mut signals, RETRY);
-            } else if !signals.merge_wanted && !are_tables_wanted() {
+            } else if !signals.merge_wanted {
                 // A transaction may hold on to a merged buffer for a moment: its memory is wanted back soon.
                 let is_read = read_at.is_some_and(|at| at.elapsed() < TICK);
                 let pause = if is_read || engine.states.retired_len() > 0 {
@@ -159,9 +157,6 @@ pub(crate) fn run(engine: &Engine) {
         }
         engine.checkpoint_what_was_replayed();
         note(engine, result.map(drop));
-        if are_tables_wanted() {
-            lookup::make_tables(engine);
-        }
     }
 }
 

@@ -296,9 +296,10 @@ impl Options {
 
     /// Memory for tables that say where keys are in their trees, those of all keyspaces together. Default 64 MiB; 0 for none.
     ///
-    /// Where snapshots look up keys in a tree again and again while it stays the same, a table is made beside it in the background: 12 bytes a key,
-    /// once there were as many lookups as there are keys. They then take about half of the time. The next merge into
-    /// the keyspace ends the use of it. A tree for whose table there is no room is searched from the root.
+    /// Where snapshots look up keys in the newest tree of a keyspace again and again while it stays the same, a table is made beside it in the background:
+    /// 12 bytes a key, once there were about as many lookups as there are keys. They then take half to nine tenths of the time. The next merge into the keyspace
+    /// ends the use of it. A tree has none if it takes less than 16 bytes for a key, or is not in memory. Where there is no room for a table, those go that
+    /// were not asked for some time.
     ///
     /// ```
     /// let options = psitri::Options::new().lookup_table_bytes(1 << 30);

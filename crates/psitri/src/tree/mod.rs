@@ -157,29 +157,40 @@ pub(crate) fn rank(pager: &Pager, root: Root, key: &[u8]) -> Result<u64> {
     }
 }
 
-/// Copies the key of rank `rank` (0 is the smallest) into `out`. False if there are not so many. O(log n).
-pub(crate) fn nth(pager: &Pager, root: Root, rank: u64, out: &mut Vec<u8>) -> Result<bool> {
+/// The leaf that has the key of rank `rank` (0 is the smallest), and where. `None` if there are not so many keys. O(log n).
+pub(crate) fn leaf_at(
+    pager: &Pager,
+    root: Root,
+    rank: u64,
+) -> Result<Option<(NodeRef, Leaf<'_>, usize)>> {
     if root.node.is_null() || rank >= root.keys {
-        return Ok(false);
+        return Ok(None);
     }
     let mut left = rank;
-    let mut node = open_root(pager, root.node)?;
+    let mut at = root.node;
+    let mut node = open_root(pager, at)?;
     loop {
         match node {
             Node::Leaf(leaf) => {
-                let found = left < leaf.len() as u64;
-                if found {
-                    leaf.copy_key(left as usize, out);
-                }
-                return Ok(found);
+                return Ok((left < leaf.len() as u64).then_some((at, leaf, left as usize)));
             }
             Node::Inner(inner) => {
                 let Some((index, inside)) = inner.find_rank(left) else {
-                    return Ok(false);
+                    return Ok(None);
                 };
                 left = inside;
-                node = open_child(pager, inner.child(index), inner.level())?;
+                at = inner.child(index);
+                node = open_child(pager, at, inner.level())?;
             }
         }
     }
+}
+
+/// Copies the key of rank `rank` into `out`. False if there are not so many. O(log n).
+pub(crate) fn nth(pager: &Pager, root: Root, rank: u64, out: &mut Vec<u8>) -> Result<bool> {
+    let found = leaf_at(pager, root, rank)?;
+    if let Some((_, leaf, index)) = found {
+        leaf.copy_key(index, out);
+    }
+    Ok(found.is_some())
 }

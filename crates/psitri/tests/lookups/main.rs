@@ -84,7 +84,7 @@ fn models(random: &mut Random) -> Vec<(&'static str, Model)> {
     add(
         "a sequence",
         (0..40_000_u64)
-            .map(|n| (n.to_be_bytes().to_vec(), vec![n as u8; 1]))
+            .map(|n| (n.to_be_bytes().to_vec(), vec![n as u8; 20]))
             .collect(),
     );
     add(
@@ -241,33 +241,86 @@ fn what_expires_is_not_there_in_spite_of_a_table() {
     check(&db.snapshot(), &keyspace, &model);
 }
 
+fn numbered(keys: u32, value_bytes: usize) -> Model {
+    (0..keys)
+        .map(|n| (n.to_be_bytes().to_vec(), vec![n as u8; value_bytes]))
+        .collect()
+}
+
+/// What a table of so many keys takes.
+fn bytes_for(keys: u64) -> u64 {
+    (keys * 16 / 11 / 8 + 1) * 64
+}
+
+/// Keyspaces `a` and `b`.
+fn two(options: Options, a: &Model, b: &Model) -> (tempfile::TempDir, Database, [Keyspace; 2]) {
+    let dir = tempfile::tempdir().unwrap();
+    let db = options.open(dir.path()).unwrap();
+    let keyspaces = [("a", a), ("b", b)].map(|(name, model)| {
+        let keyspace = db.keyspace(name).unwrap();
+        load(&db, &keyspace, model);
+        keyspace
+    });
+    (dir, db, keyspaces)
+}
+
 #[test]
 fn there_is_no_table_without_room_for_it() {
-    for (bytes, expected) in [(0, 0), (30_000, 0), (60_000, 1)] {
-        let dir = tempfile::tempdir().unwrap();
-        let db = options()
-            .lookup_table_bytes(bytes)
-            .open(dir.path())
-            .unwrap();
-        let model: Model = (0..3_000_u32)
-            .map(|n| (n.to_be_bytes().to_vec(), vec![n as u8; 50]))
-            .collect();
-        // Of two keyspaces there is room for one.
-        for name in ["a", "b"] {
-            let keyspace = db.keyspace(name).unwrap();
-            load(&db, &keyspace, &model);
-            if expected > 0 && name == "a" {
-                look_up_until_there_is_a_table(&db, &keyspace, &model);
+    let model = numbered(3_000, 50);
+    for bytes in [0, bytes_for(3_000) - 1] {
+        let options = options().lookup_table_bytes(bytes);
+        let (_dir, db, keyspaces) = two(options, &model, &model);
+        for _ in 0..5 {
+            for keyspace in &keyspaces {
+                check(&db.snapshot(), keyspace, &model);
             }
-            for _ in 0..5 {
-                check(&db.snapshot(), &keyspace, &model);
-            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(table_bytes(&db), 0);
         }
-        std::thread::sleep(Duration::from_millis(100));
-        let table = table_bytes(&db);
-        assert!(
-            table <= bytes && (table > 0) == (expected > 0),
-            "{table} of {bytes}"
-        );
     }
+}
+
+/// Of two trees there is room for one table. Who is not asked any more makes room.
+#[test]
+fn a_table_goes_when_nobody_asks_it_and_another_one_is_wanted() {
+    let (a, b) = (numbered(3_000, 50), numbered(4_000, 50));
+    let options = options().lookup_table_bytes(bytes_for(4_000) + 100);
+    let (_dir, db, [in_a, in_b]) = two(options, &a, &b);
+    for (keyspace, model) in [(&in_a, &a), (&in_b, &b), (&in_a, &a)] {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while table_bytes(&db) != bytes_for(model.len() as u64) {
+            assert!(Instant::now() < deadline, "no table of {}", keyspace.name());
+            check(&db.snapshot(), keyspace, model);
+        }
+    }
+}
+
+/// Lookups that take turns are counted for both trees, also where one of them cannot have a table.
+#[test]
+fn lookups_that_take_turns_are_counted_for_both() {
+    let (a, b) = (numbered(2_000, 50), numbered(8_000, 50));
+    let options = options().lookup_table_bytes(bytes_for(2_000));
+    let (_dir, db, [in_a, in_b]) = two(options, &a, &b);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while table_bytes(&db) == 0 {
+        assert!(Instant::now() < deadline, "no table");
+        let snapshot = db.snapshot();
+        for key in a.keys() {
+            assert!(snapshot.get(&in_a, key).unwrap().is_some());
+            assert!(snapshot.get(&in_b, key).unwrap().is_some());
+        }
+    }
+    assert_eq!(table_bytes(&db), bytes_for(2_000));
+}
+
+/// A tree that takes little more than a table of it would has none: it is in nearer caches.
+#[test]
+fn a_tree_that_is_small_for_its_keys_has_no_table() {
+    let model = numbered(20_000, 2);
+    let (_dir, db, [keyspace, _]) = two(options(), &model, &model);
+    for _ in 0..5 {
+        check(&db.snapshot(), &keyspace, &model);
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(table_bytes(&db), 0);
 }
