@@ -17,14 +17,10 @@ use std::time::Instant;
 
 use crate::{
     Result,
-    buffer::{Found, KeyspaceBuffer},
     catalog::{CatalogEntry, CatalogUpdate, update_shares},
     engine::{Commits, Engine, SignalState, TreeState},
     error::Error,
     events::Event,
-    layers::CSN_NEWEST,
-    merger::merge_bytes,
-    options::Durability,
     pager::{Captured, Changes, CheckpointRecord, Sink},
     publication::{KeyspaceChanges, RootUpdate, apply_roots},
     saved::SavedSnapshot,
@@ -41,23 +37,12 @@ const KEEP_SHARE: u64 = 128;
 const GIVE_BACK_ROUNDS: usize = 16;
 
 /// What a database that was closed may have to replay: about a hundredth of a second. Until it is merged, counts and lookups pass by it.
-const REPLAYED_ENTRIES_MAX: u64 = 10_000;
-const REPLAYED_BYTES_MAX: u64 = 8 << 20;
+pub(crate) const REPLAYED_ENTRIES_MAX: u64 = 10_000;
+pub(crate) const REPLAYED_BYTES_MAX: u64 = 8 << 20;
 /// More than a full buffer needs: each opening and closing adds one.
-const REPLAYED_SEGMENTS_MAX: usize = 24;
+pub(crate) const REPLAYED_SEGMENTS_MAX: usize = 24;
 /// The active buffer is frozen when its log is longer than so many times `buffer_bytes`.
 const LOG_PER_BUFFER_MAX: u64 = 2;
-/// How many times as much as there is to merge a merge may write when the database is closed.
-const CLOSE_WRITES_MAX: u64 = 3;
-
-/// How many times as large as the entries that it brings back a log may be that is left without need.
-const LEFT_LOG_MAX: u64 = 2;
-/// Pages that are worth a hole then.
-const LEFT_HOLE_PAGES: usize = 64;
-/// What a commit of one entry takes in the log beside its key and value.
-const LOGGED_BYTES: u64 = 32;
-/// Entries of a buffer that are looked at to know what the others are like.
-const ENTRIES_SAMPLED: u64 = 1_000;
 
 /// How much of the log a checkpoint makes durable with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -388,7 +373,7 @@ impl Engine {
     }
 
     /// Two checkpoints, and all free space given back.
-    fn checkpoint_drained(&self) -> Result<()> {
+    pub fn checkpoint_drained(&self) -> Result<()> {
         self.checkpoint_and(LogPart::Whole, AfterCheckpoint::Another)?;
         // Pages that the first checkpoint replaced are free once a second one is durable.
         self.checkpoint(LogPart::Whole)?;
@@ -404,130 +389,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes everything durable, as the database may be closed now. What is in the active buffer stays in the log where merging it would
-    /// write several times as much: closing takes time for what was written last, not for what there is.
-    ///
-    /// Without checkpoints on closing the log stays as it is, if replaying it is worth that, but for what the trees have of it. Commits that
-    /// were promised a flush get it now, also where the rest fails.
-    pub fn checkpoint_to_close(&self) -> Result<()> {
-        let rested = self.rest_to_close();
-        if rested.is_err() {
-            // A flush of the log needs no room on the disk. The first error says why there is one.
-            let _ = self.flush_promised();
-        }
-        rested
-    }
-
-    fn rest_to_close(&self) -> Result<()> {
-        if !self.options.checkpoint_on_close
-            && let Some(log) = &self.log
-            // Its merge is waited for anyway, and would be for nothing.
-            && !self.is_merging_replayed()
-            && self.is_log_mostly_live(log)
-        {
-            // First: a checkpoint that fails may leave an engine that flushes nothing any more.
-            self.flush_promised()?;
-            if self.is_part_let_go_of(log)
-                && let Err(error) = self.checkpoint(LogPart::Merged)
-                && !is_harmless(&error)
-            {
-                return Err(error);
-            }
-            return self.pager.give_back(LEFT_HOLE_PAGES, 0, 0).map(drop);
-        }
-        if !self.stays_in_log() {
-            return self.checkpoint_fully();
-        }
-        self.drain_frozen()?;
-        self.checkpoint_drained()
-    }
-
-    /// Flushes the log if there may be commits in it whose flush is to come.
-    fn flush_promised(&self) -> Result<()> {
-        match &self.log {
-            Some(log)
-                if self.options.durability != Durability::None || self.is_flush_wanted(log) =>
-            {
-                self.flush_log()
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether everything is durable already, and merged as far as it is to be.
-    pub fn is_at_rest(&self) -> bool {
-        {
-            let state = self.states.current();
-            let is_clean = state.generations.len() == 1
-                && (state.keyspaces.iter().flatten()).all(|keyspace| !keyspace.dirty)
-                && self.tree.lock().dropped.is_empty();
-            if !is_clean {
-                return false;
-            }
-            if state.active().is_empty() {
-                return true;
-            }
-        }
-        let is_durable = |log: &Arc<WalShared>| log.durable_lsn() == log.appended_lsn();
-        self.log.as_ref().is_some_and(is_durable) && self.stays_in_log()
-    }
-
     /// Bytes of log that the next opening would read.
-    fn kept_bytes(&self, log: &WalShared) -> u64 {
+    pub fn kept_bytes(&self, log: &WalShared) -> u64 {
         (log.appended_lsn()).saturating_sub(self.replay_from.load(Ordering::Relaxed))
     }
 
     /// Bytes of log that a checkpoint could let go of.
-    fn merged_bytes(&self, log: &WalShared) -> u64 {
+    pub fn merged_bytes(&self, log: &WalShared) -> u64 {
         let merged = self.unmerged_lsn().min(log.appended_lsn());
         merged.saturating_sub(self.replay_from.load(Ordering::Relaxed))
-    }
-
-    /// Whether enough of the log is merged to take a checkpoint for that, where one is closed without.
-    fn is_part_let_go_of(&self, log: &WalShared) -> bool {
-        self.merged_bytes(log) >= self.options.wal_segment_bytes
-    }
-
-    /// Whether the log, or what a checkpoint would leave of it, is little larger than one that has nothing but the entries that are not merged, so that a
-    /// merge would neither give space back nor take less time than a replay. An estimate: an entry of several generations counts several times.
-    fn is_log_mostly_live(&self, log: &WalShared) -> bool {
-        let let_go_of = match self.is_part_let_go_of(log) {
-            true => self.merged_bytes(log),
-            false => 0,
-        };
-        let kept = self.kept_bytes(log).saturating_sub(let_go_of);
-        let state = self.states.current();
-        // All of them would be read at the next opening, however little of the log they are.
-        let has_large_values =
-            (state.generations.iter()).any(|generation| !generation.large_values.lock().is_empty());
-        let live: u64 = (state.generations.iter())
-            .flat_map(|generation| {
-                generation
-                    .slots()
-                    .into_iter()
-                    .filter_map(|slot| generation.buffer(slot))
-            })
-            .map(|buffer| live_bytes(buffer))
-            .sum();
-        !has_large_values
-            && log.live_segments() <= REPLAYED_SEGMENTS_MAX
-            && kept <= LEFT_LOG_MAX * live
-    }
-
-    /// Whether the active buffer is better replayed at the next opening than merged now.
-    fn stays_in_log(&self) -> bool {
-        let Some(log) = &self.log else {
-            return false;
-        };
-        let state = self.states.current();
-        let active = state.active();
-        // Large values would all be read again, and merging them only notes where they are.
-        let has_large_values = !active.large_values.lock().is_empty();
-        !has_large_values
-            && log.live_segments() <= REPLAYED_SEGMENTS_MAX
-            && entries_of(active) <= REPLAYED_ENTRIES_MAX
-            && logged_of(active, log) <= REPLAYED_BYTES_MAX
-            && merge_bytes(self, active) > CLOSE_WRITES_MAX * active.bytes_used()
     }
 
     /// Whether the log of the active buffer is so long, compared to what is in it, that it holds the log's space for little: small entries
@@ -572,7 +442,7 @@ impl Engine {
     }
 
     /// Whether something that the opening replayed is still to be merged, of what is to be merged at once.
-    fn is_merging_replayed(&self) -> bool {
+    pub fn is_merging_replayed(&self) -> bool {
         let newest = self.replayed.load(Ordering::Relaxed);
         (self.states.current().generations.iter()).any(|generation| generation.id <= newest)
     }
@@ -649,39 +519,15 @@ impl Engine {
 }
 
 /// Entries in the buffers of a generation.
-fn entries_of(generation: &Generation) -> u64 {
+pub(crate) fn entries_of(generation: &Generation) -> u64 {
     let slots = generation.slots().into_iter();
     let buffers = slots.filter_map(|slot| generation.buffer(slot));
     buffers.map(|buffer| buffer.stats().entries).sum()
 }
 
 /// Bytes of log since the first commit of a generation.
-fn logged_of(generation: &Generation, log: &WalShared) -> u64 {
+pub(crate) fn logged_of(generation: &Generation, log: &WalShared) -> u64 {
     (log.appended_lsn()).saturating_sub(generation.first_lsn.load(Ordering::Acquire))
-}
-
-/// About how many bytes of log the entries of a buffer would need: those of its first and last ones, times as many as there are.
-fn live_bytes(buffer: &KeyspaceBuffer) -> u64 {
-    let (mut bytes, mut entries) = (0, 0);
-    for forward in [true, false] {
-        let mut cursor = buffer.cursor();
-        let mut is_valid = if forward {
-            cursor.first()
-        } else {
-            cursor.last()
-        };
-        for _ in 0..ENTRIES_SAMPLED / 2 {
-            if !is_valid {
-                break;
-            }
-            if let Found::Value(value) = cursor.resolve(CSN_NEWEST) {
-                bytes += LOGGED_BYTES + (cursor.key().len() + value.len()) as u64;
-            }
-            entries += 1;
-            is_valid = cursor.step(forward);
-        }
-    }
-    bytes * buffer.stats().entries / entries.max(1)
 }
 
 fn cleaned(table: &KeyspaceTable) -> KeyspaceTable {
@@ -703,6 +549,6 @@ fn soiled(table: &KeyspaceTable) -> KeyspaceTable {
 }
 
 /// No space for pages: nothing refers to what was written. A flush out of space is as bad as any that failed.
-fn is_harmless(error: &Error) -> bool {
+pub(crate) fn is_harmless(error: &Error) -> bool {
     matches!(error, Error::Storage(source) if source.is_out_of_space() && !source.is_failed_flush())
 }

@@ -62,6 +62,8 @@ mod changes;
 #[cfg(not(loom))]
 mod checkpoint;
 #[cfg(not(loom))]
+mod closing;
+#[cfg(not(loom))]
 mod commit;
 #[cfg(not(loom))]
 mod compaction;

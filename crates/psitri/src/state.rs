@@ -126,6 +126,12 @@ impl State {
         &self.generations[0]
     }
 
+    /// How full the frozen buffers are.
+    pub fn frozen_bytes(&self) -> u64 {
+        let frozen = self.generations[1..].iter();
+        frozen.map(|generation| generation.bytes_used()).sum()
+    }
+
     /// How far the commits in generations up to one reach, of those that are not merged everywhere.
     pub fn reach(&self, generation_newest: u64) -> Reach {
         let mut reach = Reach::default();

@@ -289,10 +289,7 @@ impl Engine {
         stats.buffer_bytes = state.active().bytes_used();
         stats.frozen_buffers = frozen_count(&state) as u64;
         stats.blocked_buffers = frozen.len() as u64 - stats.frozen_buffers;
-        stats.frozen_bytes = frozen
-            .iter()
-            .map(|generation| generation.bytes_used())
-            .sum();
+        stats.frozen_bytes = state.frozen_bytes();
         Ok(stats)
     }
 }

@@ -193,6 +193,44 @@ fn but_not_what_is_merged() {
     );
 }
 
+/// A merge that is at work when the database is closed is waited for: what it merged is not in the log as well.
+#[test]
+fn and_not_what_is_being_merged() {
+    for more in [0, 300, 3_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = merging(Durability::None).open(dir.path()).unwrap();
+        let keyspace = db.keyspace("entries").unwrap();
+        let mut written = 0_u32;
+        let mut write = || {
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            let value = written.to_be_bytes().repeat(25);
+            txn.upsert(&keyspace, &key(written), &value).unwrap();
+            txn.commit().unwrap();
+            written += 1;
+            db.stats().unwrap()
+        };
+        loop {
+            let stats = write();
+            if stats.frozen_buffers + stats.merges > 0 {
+                break;
+            }
+        }
+        (0..more).for_each(|_| drop(write()));
+        drop(keyspace);
+        db.close().unwrap();
+        let (data, log) = (allocated(dir.path(), "data"), allocated(dir.path(), "log-"));
+        let content = u64::from(written) * 104;
+        assert!(
+            data + log < content * 5 / 4 + (2 << 20),
+            "{data} bytes and a log of {log} for {content}"
+        );
+        check_written(
+            &merging(Durability::None).open(dir.path()).unwrap(),
+            written,
+        );
+    }
+}
+
 /// The checkpoint that lets go of what is merged is worth no commit: one that fails takes none with it that was promised a flush, and where there is
 /// no room for it nothing has happened.
 #[test]

@@ -1,0 +1,178 @@
+//! What is done when a database is closed: how much is merged, and what stays in the log.
+//!
+//! # Invariants
+//! (1) Commits that were promised a flush have it when closing returns, whatever else fails; before anything is tried that may leave an engine
+//!     that flushes nothing any more.
+//! (2) What stays in the log is little, or was to stay there (`Options::checkpoint_on_close`) and is not out of date for the most part.
+
+use crate::{
+    Result,
+    buffer::{Found, KeyspaceBuffer},
+    checkpoint::{
+        LogPart, REPLAYED_BYTES_MAX, REPLAYED_ENTRIES_MAX, REPLAYED_SEGMENTS_MAX, entries_of,
+        is_harmless, logged_of,
+    },
+    engine::Engine,
+    layers::CSN_NEWEST,
+    merger::merge_bytes,
+    options::Durability,
+    sync::Arc,
+    wal::WalShared,
+};
+
+/// How many times as much as there is to merge a merge may write when the database is closed.
+const CLOSE_WRITES_MAX: u64 = 3;
+
+/// How many times as large as the entries that it brings back a log may be that is left without need.
+const LEFT_LOG_MAX: u64 = 2;
+/// Pages that are worth a hole then.
+const LEFT_HOLE_PAGES: usize = 64;
+/// What a commit of one entry takes in the log beside its key and value.
+const LOGGED_BYTES: u64 = 32;
+/// Entries of a buffer that are looked at to know what the others are like.
+const ENTRIES_SAMPLED: u64 = 1_000;
+
+impl Engine {
+    /// Makes everything durable, as the database may be closed now. What is in the active buffer stays in the log where merging it would
+    /// write several times as much: closing takes time for what was written last, not for what there is.
+    ///
+    /// Without checkpoints on closing the log stays as it is, if replaying it is worth that, but for what the trees have of it. Commits that
+    /// were promised a flush get it now, also where the rest fails.
+    pub fn checkpoint_to_close(&self) -> Result<()> {
+        let rested = self.rest_to_close();
+        if rested.is_err() {
+            // A flush of the log needs no room on the disk. The first error says why there is one.
+            let _ = self.flush_promised();
+        }
+        rested
+    }
+
+    fn rest_to_close(&self) -> Result<()> {
+        if !self.options.checkpoint_on_close
+            && let Some(log) = &self.log
+        {
+            // (1).
+            self.flush_promised()?;
+            // A merge that is at work is waited for anyway, when the threads are stopped. What it fails to merge stays in the log.
+            if self.states.current().frozen_bytes() < 2 * self.options.buffer_bytes as u64 {
+                let _ = self.drain_frozen();
+            }
+            // What the opening replayed is to be merged in any case.
+            if !self.is_merging_replayed() && self.is_log_mostly_live(log) {
+                if self.is_part_let_go_of(log)
+                    && let Err(error) = self.checkpoint(LogPart::Merged)
+                    && !is_harmless(&error)
+                {
+                    return Err(error);
+                }
+                return self.pager.give_back(LEFT_HOLE_PAGES, 0, 0).map(drop);
+            }
+        }
+        if !self.stays_in_log() {
+            return self.checkpoint_fully();
+        }
+        self.drain_frozen()?;
+        self.checkpoint_drained()
+    }
+
+    /// Flushes the log if there may be commits in it whose flush is to come.
+    fn flush_promised(&self) -> Result<()> {
+        match &self.log {
+            Some(log)
+                if self.options.durability != Durability::None || self.is_flush_wanted(log) =>
+            {
+                self.flush_log()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether everything is durable already, and merged as far as it is to be.
+    pub fn is_at_rest(&self) -> bool {
+        {
+            let state = self.states.current();
+            let is_clean = state.generations.len() == 1
+                && (state.keyspaces.iter().flatten()).all(|keyspace| !keyspace.dirty)
+                && self.tree.lock().dropped.is_empty();
+            if !is_clean {
+                return false;
+            }
+            if state.active().is_empty() {
+                return true;
+            }
+        }
+        let is_durable = |log: &Arc<WalShared>| log.durable_lsn() == log.appended_lsn();
+        self.log.as_ref().is_some_and(is_durable) && self.stays_in_log()
+    }
+
+    /// Whether enough of the log is merged to take a checkpoint for that, where one is closed without.
+    fn is_part_let_go_of(&self, log: &WalShared) -> bool {
+        self.merged_bytes(log) >= self.options.wal_segment_bytes
+    }
+
+    /// Whether the log, or what a checkpoint would leave of it, is little larger than one that has nothing but the entries that are not merged, so that a
+    /// merge would neither give space back nor take less time than a replay. An estimate: an entry of several generations counts several times.
+    fn is_log_mostly_live(&self, log: &WalShared) -> bool {
+        let let_go_of = match self.is_part_let_go_of(log) {
+            true => self.merged_bytes(log),
+            false => 0,
+        };
+        let kept = self.kept_bytes(log).saturating_sub(let_go_of);
+        let state = self.states.current();
+        // All of them would be read at the next opening, however little of the log they are.
+        let has_large_values =
+            (state.generations.iter()).any(|generation| !generation.large_values.lock().is_empty());
+        let live: u64 = (state.generations.iter())
+            .flat_map(|generation| {
+                generation
+                    .slots()
+                    .into_iter()
+                    .filter_map(|slot| generation.buffer(slot))
+            })
+            .map(|buffer| live_bytes(buffer))
+            .sum();
+        !has_large_values
+            && log.live_segments() <= REPLAYED_SEGMENTS_MAX
+            && kept <= LEFT_LOG_MAX * live
+    }
+
+    /// Whether the active buffer is better replayed at the next opening than merged now.
+    fn stays_in_log(&self) -> bool {
+        let Some(log) = &self.log else {
+            return false;
+        };
+        let state = self.states.current();
+        let active = state.active();
+        // Large values would all be read again, and merging them only notes where they are.
+        let has_large_values = !active.large_values.lock().is_empty();
+        !has_large_values
+            && log.live_segments() <= REPLAYED_SEGMENTS_MAX
+            && entries_of(active) <= REPLAYED_ENTRIES_MAX
+            && logged_of(active, log) <= REPLAYED_BYTES_MAX
+            && merge_bytes(self, active) > CLOSE_WRITES_MAX * active.bytes_used()
+    }
+}
+
+/// About how many bytes of log the entries of a buffer would need: those of its first and last ones, times as many as there are.
+fn live_bytes(buffer: &KeyspaceBuffer) -> u64 {
+    let (mut bytes, mut entries) = (0, 0);
+    for forward in [true, false] {
+        let mut cursor = buffer.cursor();
+        let mut is_valid = if forward {
+            cursor.first()
+        } else {
+            cursor.last()
+        };
+        for _ in 0..ENTRIES_SAMPLED / 2 {
+            if !is_valid {
+                break;
+            }
+            if let Found::Value(value) = cursor.resolve(CSN_NEWEST) {
+                bytes += LOGGED_BYTES + (cursor.key().len() + value.len()) as u64;
+            }
+            entries += 1;
+            is_valid = cursor.step(forward);
+        }
+    }
+    bytes * buffer.stats().entries / entries.max(1)
+}
