@@ -83,10 +83,15 @@ const HEAD_LINES: usize = 3;
 const ENTRY_LINES: usize = 3;
 
 /// How often a tree was asked for a key, and its table once that was often enough.
-#[derive(Default)]
 pub(crate) struct Lookups {
     table: OnceLock<LookupTable>,
-    counted: OwnLines<AtomicU64>,
+    counts: OwnLines<Counts>,
+}
+
+struct Counts {
+    lookups: AtomicU64,
+    /// So many make a table wanted. Twice as many the next time, where nothing came of it: who is woken for nothing is not woken often.
+    wanted_at: AtomicU64,
 }
 
 /// What all tables of a database take, and who makes them.
@@ -145,7 +150,7 @@ fn make_tables(engine: &Engine) {
         let Some(lookups) = &keyspace.lookups else {
             continue;
         };
-        if lookups.take_wanted(keyspace.root.keys) {
+        if lookups.take_wanted() {
             let is_stopped = || {
                 let now = engine.states.current();
                 let now = now.keyspace(keyspace.core.slot, keyspace.core.id);
@@ -195,7 +200,15 @@ fn let_unused_go(engine: &Engine) {
 impl Lookups {
     /// For a tree that is new, if it is large enough.
     pub fn of(root: Root) -> Option<Arc<Lookups>> {
-        (root.keys >= KEYS_MIN).then(Arc::default)
+        (root.keys >= KEYS_MIN).then(|| {
+            Arc::new(Lookups {
+                table: OnceLock::new(),
+                counts: OwnLines(Counts {
+                    lookups: AtomicU64::new(0),
+                    wanted_at: AtomicU64::new(root.keys / KEYS_PER_LOOKUP),
+                }),
+            })
+        })
     }
 
     /// The stored value of `key` in the tree of this root.
@@ -204,7 +217,7 @@ impl Lookups {
         match self.table.get() {
             Some(table) => table.get(pager, root, key),
             None => {
-                self.count(pager, root);
+                self.count(&pager.lookups);
                 tree::get(pager, root, key)
             }
         }
@@ -219,7 +232,7 @@ impl Lookups {
     }
 
     #[inline(always)]
-    fn count(&self, pager: &Pager, root: Root) {
+    fn count(&self, board: &LookupBoard) {
         /// Of the next thread.
         static SEED: AtomicU64 = AtomicU64::new(1);
         thread_local! {
@@ -235,25 +248,27 @@ impl Lookups {
             .wrapping_add(0x1405_7b7e_f767_814f);
         CHANCE.set(chance);
         if chance >> (u64::BITS - COUNTED.ilog2()) == 0 {
-            self.add_counted(&pager.lookups, root.keys);
+            self.add_counted(board);
         }
     }
 
     #[cold]
-    fn add_counted(&self, board: &LookupBoard, keys: u64) {
-        let before = self.counted.fetch_add(COUNTED, Ordering::Relaxed);
-        let enough = keys / KEYS_PER_LOOKUP;
-        if before < enough && before + COUNTED >= enough {
+    fn add_counted(&self, board: &LookupBoard) {
+        let Counts { lookups, wanted_at } = &*self.counts;
+        let before = lookups.fetch_add(COUNTED, Ordering::Relaxed);
+        let wanted_at = wanted_at.load(Ordering::Relaxed);
+        if before < wanted_at && before + COUNTED >= wanted_at {
             board.want();
         }
     }
 
-    /// Whether the tree of `keys` keys was asked so often that a table is wanted; then not again for as many lookups.
-    fn take_wanted(&self, keys: u64) -> bool {
-        let counted = self.counted.load(Ordering::Relaxed);
-        let is_wanted = self.table.get().is_none() && counted >= keys / KEYS_PER_LOOKUP;
+    /// Whether the tree was asked so often that a table is wanted; then not again before it was asked twice as often.
+    fn take_wanted(&self) -> bool {
+        let Counts { lookups, wanted_at } = &*self.counts;
+        let lookups = lookups.load(Ordering::Relaxed);
+        let is_wanted = self.table.get().is_none() && lookups >= wanted_at.load(Ordering::Relaxed);
         if is_wanted {
-            self.counted.store(0, Ordering::Relaxed);
+            wanted_at.store(2 * lookups, Ordering::Relaxed);
         }
         is_wanted
     }
