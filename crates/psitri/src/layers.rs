@@ -126,7 +126,8 @@ impl<'a> View<'a> {
         }
     }
 
-    #[inline(always)]
+    /// Not a part of [`get`](View::get), most of whose lookups may end in a buffer.
+    #[inline(never)]
     fn get_in_tree(self, key: &[u8]) -> Result<Option<Stored<'a>>> {
         match self.lookups {
             Some(lookups) => lookups.get(self.pager, self.root, key),
