@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Node, Root, open_child, open_root};
+use super::{Root, child_bytes, descend};
 use crate::{
     Result,
     node::{Inner, Leaf, NodeRef, Stored},
@@ -95,19 +95,13 @@ impl<'a> TreeCursor<'a> {
         if self.root.node.is_null() {
             return Ok(None);
         }
-        let mut node = open_root(self.pager, self.root.node)?;
-        loop {
-            match node {
-                Node::Leaf(leaf) => return Ok(Some(leaf)),
-                Node::Inner(inner) => {
-                    let index = choose(&inner);
-                    self.path.push((inner, index));
-                    let child = inner.child(index);
-                    self.pager.prefetch(child);
-                    node = open_child(self.pager, child, inner.level())?;
-                }
-            }
-        }
+        let path = &mut self.path;
+        let leaf = descend(self.pager, self.pager.node(self.root.node)?, |inner| {
+            let index = choose(&inner);
+            path.push((inner, index));
+            inner.child(index)
+        })?;
+        Ok(Some(leaf))
     }
 
     fn settle(&mut self, leaf: Leaf<'a>, index: usize) {
@@ -231,16 +225,15 @@ impl<'a> TreeCursor<'a> {
         parent_level: u8,
         choose: impl Fn(&Inner<'a>) -> usize,
     ) -> Result<Leaf<'a>> {
-        let mut node = open_child(self.pager, at, parent_level)?;
-        loop {
-            match node {
-                Node::Leaf(leaf) => return Ok(leaf),
-                Node::Inner(inner) => {
-                    let index = choose(&inner);
-                    self.path.push((inner, index));
-                    node = open_child(self.pager, inner.child(index), inner.level())?;
-                }
-            }
-        }
+        let path = &mut self.path;
+        descend(
+            self.pager,
+            child_bytes(self.pager, at, parent_level)?,
+            |inner| {
+                let index = choose(&inner);
+                path.push((inner, index));
+                inner.child(index)
+            },
+        )
     }
 }

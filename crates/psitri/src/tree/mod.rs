@@ -58,11 +58,16 @@ pub(crate) fn open_root(pager: &Pager, at: NodeRef) -> Result<Node<'_>> {
 /// Reads a child of a node on level `parent_level`.
 #[inline]
 pub(crate) fn open_child(pager: &Pager, at: NodeRef, parent_level: u8) -> Result<Node<'_>> {
+    Ok(view(child_bytes(pager, at, parent_level)?))
+}
+
+#[inline]
+fn child_bytes(pager: &Pager, at: NodeRef, parent_level: u8) -> Result<&[u8]> {
     let bytes = pager.node(at)?;
     if node::level(bytes) + 1 != parent_level {
         return Err(wrong_level(at));
     }
-    Ok(view(bytes))
+    Ok(bytes)
 }
 
 #[cold]
@@ -85,9 +90,31 @@ fn view(bytes: &[u8]) -> Node<'_> {
 /// Reads a node that somebody knows to be a leaf.
 #[inline]
 pub(crate) fn open_leaf(pager: &Pager, at: NodeRef) -> Result<Leaf<'_>> {
-    match open_root(pager, at)? {
-        Node::Leaf(leaf) => Ok(leaf),
-        Node::Inner(_) => Err(wrong_level(at)),
+    let bytes = pager.node(at)?;
+    if node::level(bytes) != 0 {
+        return Err(wrong_level(at));
+    }
+    // SAFETY: (4).
+    Ok(unsafe { Leaf::new_validated(bytes) })
+}
+
+/// Goes down from a node to a leaf, through the children that `choose` names. There is no [`Node`] on the way: each would go through memory.
+#[inline(always)]
+fn descend<'a>(
+    pager: &'a Pager,
+    mut bytes: &'a [u8],
+    mut choose: impl FnMut(Inner<'a>) -> NodeRef,
+) -> Result<Leaf<'a>> {
+    loop {
+        let level = node::level(bytes);
+        if level == 0 {
+            // SAFETY: (4).
+            return Ok(unsafe { Leaf::new_validated(bytes) });
+        }
+        // SAFETY: (4).
+        let child = choose(unsafe { Inner::new_validated(bytes) });
+        pager.prefetch(child);
+        bytes = child_bytes(pager, child, level)?;
     }
 }
 
@@ -97,17 +124,10 @@ pub(crate) fn get<'a>(pager: &'a Pager, root: Root, key: &[u8]) -> Result<Option
     if root.node.is_null() {
         return Ok(None);
     }
-    let mut node = open_root(pager, root.node)?;
-    loop {
-        match node {
-            Node::Leaf(leaf) => return Ok(leaf.get(key)),
-            Node::Inner(inner) => {
-                let child = inner.child(inner.search(key));
-                pager.prefetch(child);
-                node = open_child(pager, child, inner.level())?;
-            }
-        }
-    }
+    let leaf = descend(pager, pager.node(root.node)?, |inner| {
+        inner.child(inner.search(key))
+    })?;
+    Ok(leaf.get(key))
 }
 
 /// Walks the paths to several keys (one bit each in `wanted`) side by side, so that their cache misses overlap.
@@ -144,17 +164,12 @@ pub(crate) fn rank(pager: &Pager, root: Root, key: &[u8]) -> Result<u64> {
         return Ok(0);
     }
     let mut before = 0;
-    let mut node = open_root(pager, root.node)?;
-    loop {
-        match node {
-            Node::Leaf(leaf) => return Ok(before + leaf.lower_bound(key) as u64),
-            Node::Inner(inner) => {
-                let index = inner.search(key);
-                before += inner.keys_before(index);
-                node = open_child(pager, inner.child(index), inner.level())?;
-            }
-        }
-    }
+    let leaf = descend(pager, pager.node(root.node)?, |inner| {
+        let index = inner.search(key);
+        before += inner.keys_before(index);
+        inner.child(index)
+    })?;
+    Ok(before + leaf.lower_bound(key) as u64)
 }
 
 /// The leaf that has the key of rank `rank` (0 is the smallest), and where. `None` if there are not so many keys. O(log n).
