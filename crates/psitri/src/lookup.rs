@@ -397,11 +397,10 @@ impl LookupTable {
             while matches != 0 {
                 let place = Place::unpack(bucket[matches.trailing_zeros() as usize]);
                 place.prefetch(pager);
-                let leaf = tree::open_leaf(pager, place.leaf)?;
-                let found = match place.index {
+                let found = tree::in_leaf(pager, place.leaf, |leaf| match place.index {
                     INDEX_UNKNOWN => leaf.get(key),
                     index => leaf.get_at(index, key),
-                };
+                })?;
                 if found.is_some() {
                     return Ok(found);
                 }

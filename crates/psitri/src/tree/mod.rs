@@ -87,15 +87,19 @@ fn view(bytes: &[u8]) -> Node<'_> {
     }
 }
 
-/// Reads a node that somebody knows to be a leaf.
-#[inline]
-pub(crate) fn open_leaf(pager: &Pager, at: NodeRef) -> Result<Leaf<'_>> {
+/// Looks into a node that somebody knows to be a leaf. The view does not leave this: it would go through memory.
+#[inline(always)]
+pub(crate) fn in_leaf<'a, R>(
+    pager: &'a Pager,
+    at: NodeRef,
+    look: impl FnOnce(Leaf<'a>) -> R,
+) -> Result<R> {
     let bytes = pager.node(at)?;
     if node::level(bytes) != 0 {
         return Err(wrong_level(at));
     }
     // SAFETY: (4).
-    Ok(unsafe { Leaf::new_validated(bytes) })
+    Ok(look(unsafe { Leaf::new_validated(bytes) }))
 }
 
 /// Goes down from a node to a leaf, through the children that `choose` names. There is no [`Node`] on the way: each would go through memory.
