@@ -298,7 +298,8 @@ impl Options {
     ///
     /// Where snapshots look up keys in the newest tree of a keyspace again and again while it stays the same, a table is made beside it in the background:
     /// 12 bytes a key, once there were about half as many lookups as there are keys. They then take half to nine tenths of the time. The next merge into the keyspace
-    /// ends the use of it. A tree has none if it takes less than 16 bytes for a key, or is not in memory. Where there is no room for a table, those go that
+    /// ends the use of it. A tree has none if it takes less than 16 bytes for a key (9 where the
+    /// table takes a MiB at most), or is not in memory. Where there is no room for a table, those go that
     /// were not asked for some time.
     ///
     /// ```
