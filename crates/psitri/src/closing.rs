@@ -41,8 +41,7 @@ impl Engine {
     pub fn checkpoint_to_close(&self) -> Result<()> {
         let rested = self.rest_to_close();
         if rested.is_err() {
-            // A flush of the log needs no room on the disk. The first error says why there is one.
-            let _ = self.flush_promised();
+            self.flush_promised_at_last();
         }
         rested
     }
@@ -78,13 +77,26 @@ impl Engine {
     /// Flushes the log if there may be commits in it whose flush is to come.
     fn flush_promised(&self) -> Result<()> {
         match &self.log {
-            Some(log)
-                if self.options.durability != Durability::None || self.is_flush_wanted(log) =>
-            {
-                self.flush_log()
-            }
+            Some(log) if self.is_flush_promised(log) => self.flush_log(),
             _ => Ok(()),
         }
+    }
+
+    /// The same if no checkpoint has those commits, where nothing else can be done any more (1): a flush needs no room on the disk, and the log may
+    /// be sound where the engine is not. It refuses if it is not, or what its records refer to.
+    pub fn flush_promised_at_last(&self) {
+        if let Some(log) = &self.log
+            && !self.read_only
+            && self.is_flush_promised(log)
+            && self.kept_bytes(log) > 0
+        {
+            // Why is what the first error says.
+            let _ = log.flush(u64::MAX);
+        }
+    }
+
+    fn is_flush_promised(&self, log: &WalShared) -> bool {
+        self.options.durability != Durability::None || self.is_flush_wanted(log)
     }
 
     /// Whether everything is durable already, and merged as far as it is to be.

@@ -663,6 +663,8 @@ impl Drop for DatabaseCore {
             let _ = engine.checkpoint_to_close();
         }
         self.stop_threads();
+        // A checkpoint that was at work may have failed, and whoever is poisoned did not even try.
+        engine.flush_promised_at_last();
         if let Some(log) = &engine.log {
             if !engine.is_poisoned() {
                 // A file system without holes keeps the space.

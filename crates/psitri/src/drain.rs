@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! (1) Whoever waits holds the write locks of the keyspaces that it waits for, or does not wait for what an open transaction holds back.
-//! (2) The wait ends though others write: the active generation is frozen only if it was active when the wait began, or has something of the
+//! (2) The wait ends though others write: only generations that were there when it began are waited for, and those that have something of the
 //!     keyspaces whose write locks the caller holds.
 //!
 //! # Failure modes
@@ -81,18 +81,19 @@ impl Engine {
         self.drain_while(|state| {
             let active = state.active();
             let is_wanted = active.id == wanted && !active.is_empty();
-            (is_wanted, has_frozen_to_merge(state))
+            (is_wanted, has_frozen_to_merge(state, wanted))
         })
     }
 
     /// Merges what is frozen, unless an open transaction holds it back.
     pub fn drain_frozen(&self) -> Result<()> {
-        self.drain_while(|state| (false, has_frozen_to_merge(state)))
+        let newest = self.states.current().active().id;
+        self.drain_while(|state| (false, has_frozen_to_merge(state, newest - 1)))
     }
 }
 
 /// Asked of the keyspaces and not of `blocked`, which is what the merge last saw.
-fn has_frozen_to_merge(state: &State) -> bool {
+fn has_frozen_to_merge(state: &State, newest: u64) -> bool {
     let can_be_merged = |generation: &Arc<Generation>| {
         generation.slots().iter().any(|&slot| {
             state.keyspaces[slot as usize].as_ref().is_some_and(|k| {
@@ -100,7 +101,8 @@ fn has_frozen_to_merge(state: &State) -> bool {
             })
         })
     };
-    state.generations[1..].iter().any(can_be_merged)
+    let mut frozen = state.generations[1..].iter();
+    frozen.any(|generation| generation.id <= newest && can_be_merged(generation))
 }
 
 /// Whether an open transaction keeps a generation's buffer of a keyspace from being merged. May say no too often, for the

@@ -50,6 +50,8 @@ const TICK_BUSY: Duration = Duration::from_millis(5);
 /// one, is then read in one place.
 const LARGE_SHARE: u64 = 16;
 const IDLE_SHARE_OF_LARGE: u32 = 20;
+/// Unless the merge writes more than so many times as much as the buffer takes: where entries are all over a tree, a larger buffer is merged for less.
+const EARLY_WRITES_MAX: u64 = 4;
 /// Reading an entry in order from a buffer, rather than from the tree, costs as much as merging this many bytes: 60 ns, at 0.5 GB/s.
 const BYTES_PER_PASSED_ENTRY: u64 = 32;
 /// What a merge costs at least, in bytes: a new buffer for the writers, a new state for everybody.
@@ -80,6 +82,8 @@ pub(crate) fn merge_buffer(
 pub(crate) fn run(engine: &Engine) {
     let mut seen = (0, 0);
     let mut since = Instant::now();
+    // The newest commit, and when it was first seen: small ones take no memory that is counted.
+    let mut newest = (0, since);
     let mut share = Share::ALL;
     // How many entries of the active buffer had been read in order, and when that changed last.
     let mut passed = 0;
@@ -130,11 +134,14 @@ pub(crate) fn run(engine: &Engine) {
             (active.id, active.bytes_used())
         };
         let is_written = now != seen || since.elapsed() < TICK;
-        let is_large = now.1 >= engine.options.buffer_bytes as u64 / LARGE_SHARE;
-        let is_idle = now == seen
-            && is_large
-            && since.elapsed() >= engine.options.idle_flush / IDLE_SHARE_OF_LARGE;
-        let is_frozen = may_freeze(engine)
+        let csn = engine.visible_csn.load(Ordering::Acquire);
+        if csn != newest.0 {
+            newest = (csn, Instant::now());
+        }
+        let may_freeze = may_freeze(engine);
+        let quiet = since.max(newest.1).elapsed();
+        let is_idle = now == seen && is_early_enough(engine, share, now.1, quiet);
+        let is_frozen = may_freeze
             && (is_idle || is_read_enough(engine, share, is_written) || engine.is_log_long())
             // Without memory for another buffer the data stay where they are; the next tick tries again.
             && engine.freeze(now.0).is_ok();
@@ -142,7 +149,11 @@ pub(crate) fn run(engine: &Engine) {
             (seen, since) = (now, Instant::now());
         } else if !is_frozen && since.elapsed() >= engine.options.idle_flush {
             since = Instant::now();
-            idle(engine, now.0);
+            if may_freeze {
+                // Without memory for another buffer the data stay where they are; the next tick tries again.
+                let _ = engine.freeze(now.0);
+            }
+            rest(engine);
         }
         if engine.states.retired_len() > 0 {
             engine.reclaim_states();
@@ -217,15 +228,21 @@ fn is_read_enough(engine: &Engine, share: Share, is_written: bool) -> bool {
     read >= merge && (!is_written || merge <= MERGE_BYTES_SHORT)
 }
 
-/// Whether there is room for another frozen buffer, so that one that is far from full may be frozen for the good of something else.
-fn may_freeze(engine: &Engine) -> bool {
-    frozen_count(&engine.states.current()) < engine.options.frozen_buffers
+/// Whether a buffer that takes `bytes`, and was not written to for so long, is merged though it is far from full.
+fn is_early_enough(engine: &Engine, share: Share, bytes: u64, quiet: Duration) -> bool {
+    bytes >= engine.options.buffer_bytes as u64 / LARGE_SHARE
+        && quiet >= (engine.options.idle_flush / IDLE_SHARE_OF_LARGE).max(TICK)
+        && share.cost(merge_bytes_of(engine, bytes)) <= EARLY_WRITES_MAX * bytes
 }
 
-/// Nothing was written for a while: merge what is there, checkpoint it, give space back.
-fn idle(engine: &Engine, generation: u64) {
-    // Without memory for another buffer the data stay where they are; the next tick tries again.
-    let _ = engine.freeze(generation);
+/// Whether one that is far from full may be frozen for the good of something else: there is room for another frozen buffer, and merges succeed.
+fn may_freeze(engine: &Engine) -> bool {
+    frozen_count(&engine.states.current()) < engine.options.frozen_buffers
+        && engine.signals.lock.lock().failure.is_none()
+}
+
+/// Nothing was written for a while: checkpoint what there is, give space back.
+fn rest(engine: &Engine) {
     engine.reclaim(&mut engine.tree.lock());
     if !engine.in_memory && engine.check_writable().is_ok() {
         // What readers held may be free by now, without anything for a checkpoint to store. The next tick tries again.

@@ -254,7 +254,8 @@ impl Options {
     }
 
     /// How long the buffer of an idle database stays unmerged. 10 ms to 1 h; default 1 s. One that takes a sixteenth of
-    /// [`buffer_bytes`](Options::buffer_bytes) or more is merged after a twentieth of that, without the checkpoint that follows when all of it has passed.
+    /// [`buffer_bytes`](Options::buffer_bytes) or more is merged after a twentieth of that (50 ms at least), without the checkpoint that follows when all of it
+    /// has passed, unless the merge would write more than four times as much as the buffer takes.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -345,6 +346,7 @@ impl Options {
     ///
     /// If false, closing leaves in the log what is not merged yet, as RocksDB and others do. That takes a few milliseconds, unless a merge is
     /// under way, which is waited for, or a segment of the log or more was merged since the last checkpoint: another one lets go of it.
+    /// Where less was merged and nothing was written since, that is checkpointed, too.
     /// Each opening replays the log, as after a crash, until it is merged; one that replays more than 10,000 entries or 8 MiB of log merges them
     /// in the background. On closing, everything is merged nevertheless where that is the better half of the work: if the part of the log that is
     /// not merged is more than twice as large as what it brings back, because most of it was overwritten or deleted, if the log has more than

@@ -139,23 +139,26 @@ pub(crate) fn prefetch(pager: &Pager, root: Root, keys: &[&[u8]], wanted: u32) {
     let mut nodes = [root.node; PREFETCH_KEYS_MAX];
     let mut left = if root.node.is_null() { 0 } else { wanted };
     while left != 0 {
-        for (index, key) in keys
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| wanted >> index & 1 != 0)
-        {
-            if left >> index & 1 == 0 {
+        for (index, key) in keys.iter().enumerate() {
+            let bit = 1 << index;
+            if left & bit == 0 {
                 continue;
             }
-            match open_root(pager, nodes[index]) {
-                Ok(Node::Inner(inner)) => {
-                    nodes[index] = inner.child(inner.search(key));
-                    pager.prefetch(nodes[index]);
-                    if inner.level() == 1 {
-                        left &= !(1 << index);
-                    }
-                }
-                _ => left &= !(1 << index),
+            // What is wrong with a node is for the lookup to say.
+            let Some(bytes) = pager
+                .node(nodes[index])
+                .ok()
+                .filter(|it| node::level(it) > 0)
+            else {
+                left &= !bit;
+                continue;
+            };
+            // SAFETY: (4).
+            let inner = unsafe { Inner::new_validated(bytes) };
+            nodes[index] = inner.child(inner.search(key));
+            pager.prefetch(nodes[index]);
+            if inner.level() == 1 {
+                left &= !bit;
             }
         }
     }

@@ -488,3 +488,39 @@ fn on_a_full_disk_a_promise_is_kept() {
         }
     }
 }
+
+/// Closing takes a checkpoint, which fails to flush the tree. The log has everything, and whoever was promised a flush gets it.
+#[test]
+fn where_a_flush_of_the_tree_fails_a_promise_is_kept() {
+    let close_with = |nth: u64| {
+        let storage = SimStorage::new(3);
+        let open = |storage| {
+            let options = options(Durability::Async).checkpoint_on_close(true);
+            Database::open_on(Arc::new(storage), options).unwrap()
+        };
+        let db = open(storage.clone());
+        let entries = db.keyspace("entries").unwrap();
+        let mut txn = db.begin(&[&entries]).unwrap();
+        txn.upsert(&entries, b"promised", b"").unwrap();
+        txn.commit().unwrap();
+        drop(entries);
+        storage.inject(Fault::nth(CallKind::Sync, nth, FaultError::Io));
+        let error = db.close().err().map(|error| error.to_string());
+        storage.clear_faults();
+        if error
+            .as_ref()
+            .is_none_or(|it| it.contains("of data failed"))
+        {
+            for seed in 0..20 {
+                let db = open(storage.crash(seed));
+                let entries = db.keyspace("entries").unwrap();
+                let value = db.get(&entries, b"promised").unwrap();
+                assert!(value.is_some(), "{nth}, {seed}: {error:?}");
+            }
+        }
+        error
+    };
+    let failed: Vec<String> = (1..).map_while(close_with).collect();
+    let of_data = |error: &&String| error.contains("of data failed");
+    assert!(failed.iter().filter(of_data).count() >= 1, "{failed:?}");
+}
