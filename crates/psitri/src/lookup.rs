@@ -4,8 +4,8 @@
 //! keyspace is asked often while it stays the same, a thread makes a table that says in which leaf a key is and where: a lookup then waits for
 //! a line of the table, and for the lines of the entry, which arrive side by side.
 //!
-//! A tree gets none that is not much larger than its table would be (its lookups wait for less than a table's), or of which a part is not in
-//! memory (all of it would be read). Where there is no room for a table, those go that nobody asked since the last time that there was none.
+//! A tree gets none that is not much larger than its table would be, unless both are small (its lookups wait for less than a table's), or of which a part
+//! is not in memory (all of it would be read). Where there is no room for a table, those go that nobody asked since the last time that there was none.
 //!
 //! # Thread safety
 //! A table is immutable. [`Lookups`] is shared by all states with the same root; its table is made once, by the thread of [`run`], while
