@@ -314,7 +314,7 @@ impl WriteBatch {
 
     /// As [`WriteBatch::apply`], to a direct transaction, past its buffer. Ranges go through the buffer: the batch has none.
     fn load(&self, txn: &mut WriteTxn) -> Result<()> {
-        txn.load_batch(self.steps().map(|step| {
+        let steps = self.steps().map(|step| {
             let does = match step.action {
                 Action::Upsert => BatchStep::Upsert(step.second),
                 Action::UpsertExpiring => BatchStep::UpsertExpiring(step.second, step.expiry),
@@ -322,7 +322,9 @@ impl WriteBatch {
                 Action::RemoveRange | Action::RemoveTail => unreachable!("the batch has no ranges"),
             };
             (step.keyspace, step.first, does)
-        }))
+        });
+        let step_bytes = self.buffered_bytes.div_ceil(self.steps.max(1));
+        txn.load_batch(steps, self.steps, step_bytes)
     }
 
     /// Whether it is not to go through the buffer: it would outgrow it, or is most of what its keyspaces will hold, which is merged sooner than

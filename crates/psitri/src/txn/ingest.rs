@@ -207,33 +207,42 @@ impl WriteTxn {
     ) -> Result<u64> {
         let mut load = self.begin_load()?;
         let mut written = 0;
+        let (expected, _) = entries.size_hint();
         for (key, value, expires) in entries {
-            self.load(
-                &mut load,
-                index,
-                key.as_ref(),
-                Step::Put(value.as_ref(), expires),
-            )?;
+            let (key, value) = (key.as_ref(), value.as_ref());
+            if written == 0 {
+                let run = &mut load.collected[index].run;
+                run.expect(expected, key.len() + value.len());
+            }
+            self.load(&mut load, index, key, Step::Put(value, expires))?;
             written += 1;
         }
         self.finish_load(load)?;
         Ok(written)
     }
 
-    /// Takes the steps of a batch, in their order, past the buffer. The transaction is direct. An error undoes it.
+    /// Takes the steps of a batch, in their order, past the buffer: so many, with as many bytes each. The transaction is direct. An error undoes
+    /// it.
     pub(crate) fn load_batch<'b>(
         &mut self,
         steps: impl Iterator<Item = (&'b Keyspace, &'b [u8], BatchStep<'b>)>,
+        count: usize,
+        step_bytes: usize,
     ) -> Result<()> {
-        let result = self.try_load_batch(steps);
+        let result = self.try_load_batch(steps, count, step_bytes);
         self.undone_by(result)
     }
 
     fn try_load_batch<'b>(
         &mut self,
         steps: impl Iterator<Item = (&'b Keyspace, &'b [u8], BatchStep<'b>)>,
+        count: usize,
+        step_bytes: usize,
     ) -> Result<()> {
         let mut load = self.begin_load()?;
+        if let [collected] = &mut load.collected[..] {
+            collected.run.expect(count, step_bytes);
+        }
         for (keyspace, key, step) in steps {
             let index = self.part_index(keyspace)?;
             let step = match step {
@@ -375,7 +384,8 @@ impl WriteTxn {
     fn look_at_log(&mut self, entries: usize, bytes: usize) {
         let logged_max = LOGGED_BYTES_MAX.min(self.db.engine.options.buffer_bytes);
         let private = self.private.as_mut().expect("the transaction is direct");
-        if let Some(ops) = &private.ops {
+        if let Some(ops) = &mut private.ops {
+            let bytes_more = bytes;
             let bytes = ops.bytes_len() + bytes;
             let entries = ops.op_count() as usize + entries;
             let recovered = bytes
@@ -383,6 +393,8 @@ impl WriteTxn {
                 + self.parts.len() * RECOVERED_KEYSPACE_BYTES;
             if bytes > logged_max || recovered > RECOVERED_BYTES_MAX {
                 private.ops = None;
+            } else {
+                ops.reserve(bytes_more);
             }
         }
     }

@@ -22,6 +22,8 @@ const HEADER_BYTES: usize = 9;
 const AHEAD: usize = 8;
 /// How many of its cache lines.
 const LINES_AHEAD: usize = 3;
+/// Memory that is taken for what is expected, at most.
+const EXPECTED_BYTES_MAX: usize = 4 << 20;
 /// An entry's share of `places`.
 const PLACE_BYTES: usize = size_of::<Place>();
 
@@ -66,6 +68,14 @@ impl Run {
         self.bytes.clear();
         self.places.clear();
         (self.shared_bytes, self.is_mixed) = (0, false);
+    }
+
+    /// Makes room for so many entries of this size, within reason: memory that grows step by step is new, and touched for the first time, at each.
+    pub fn expect(&mut self, entries: usize, entry_bytes: usize) {
+        let entry_bytes = HEADER_BYTES + entry_bytes;
+        let entries = entries.min(EXPECTED_BYTES_MAX / (entry_bytes + PLACE_BYTES));
+        self.bytes.reserve(entries * entry_bytes);
+        self.places.reserve(entries);
     }
 
     /// Adds an entry. The run is smaller than 2 GiB, a payload than 4 GiB.

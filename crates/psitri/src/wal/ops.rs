@@ -109,6 +109,11 @@ impl OpsBuilder {
         self.keyspace = None;
     }
 
+    /// Makes room for about so many bytes more.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// Number of operations.
     #[must_use]
     pub fn op_count(&self) -> u32 {

@@ -267,11 +267,12 @@ impl Segment {
         } = header;
         debug_assert!(start_lsn.is_multiple_of(ALIGNMENT_BYTES) && file_bytes == file.bytes());
         debug_assert!(header.durable_lsn <= whole_lsn && whole_lsn <= start_lsn);
-        // SAFETY: a spare's pages are touched by nobody else (populating them does not change content).
-        unsafe {
-            file.map
-                .copy_in(MARK_OFFSET, &[0; MARK_BYTES * MARK_SLOTS as usize]);
-            file.map.copy_in(0, &header.encode());
+        // By call, as the first store to a mapped page of a file that was not written yet has the system read what lies around it.
+        let mut page = [0; DATA_OFFSET as usize];
+        page[..HEADER_BYTES].copy_from_slice(&header.encode());
+        if file.file.write_at(&page, 0).is_err() {
+            // SAFETY: a spare's pages are touched by nobody else (populating them does not change content).
+            unsafe { file.map.copy_in(0, &page) };
         }
         file.populated.store(false, Ordering::Relaxed);
         Segment {
