@@ -456,12 +456,21 @@ impl Engine {
         }
     }
 
-    /// Whether enough was written since the last checkpoint.
+    /// Whether enough was written since the last checkpoint. While trees have a part of a generation, twice as much: its whole log would have to be
+    /// flushed with them (1), which nobody needs when its merge has ended.
     fn checkpoint_due(&self) -> bool {
         // Only log that a checkpoint could let go of: what an open transaction holds back would ask for one after another.
         let log_bytes = self.log.as_ref().map_or(0, |log| self.merged_bytes(log));
+        let bytes = self.pager.written_bytes().max(log_bytes);
         let limit = self.options.checkpoint_bytes;
-        self.pager.written_bytes() >= limit || log_bytes >= limit || self.is_space_due()
+        bytes >= 2 * limit || (bytes >= limit && !self.is_partly_merged()) || self.is_space_due()
+    }
+
+    /// Whether trees have a part of a generation.
+    fn is_partly_merged(&self) -> bool {
+        let state = self.states.current();
+        let mut generations = state.generations.iter();
+        generations.any(|generation| generation.id <= state.generation_in_trees)
     }
 
     /// Remembers why a merge or checkpoint failed, and tells it if the one before did not.
@@ -551,4 +560,62 @@ fn soiled(table: &KeyspaceTable) -> KeyspaceTable {
 /// No space for pages: nothing refers to what was written. A flush out of space is as bad as any that failed.
 pub(crate) fn is_harmless(error: &Error) -> bool {
     matches!(error, Error::Storage(source) if source.is_out_of_space() && !source.is_failed_flush())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Database, Keyspace, Options, sync::Ordering};
+    use std::time::{Duration, Instant};
+
+    const LIMIT: u64 = 2 << 20;
+
+    /// Writes half as much again as a checkpoint is taken for, past the buffer.
+    fn write(db: &Database, keyspace: &Keyspace, number: u32) {
+        let mut txn = db.begin_direct(&[keyspace]).unwrap();
+        for entry in 0..3 * LIMIT as u32 / 2 / 500 {
+            let key = [number, entry].map(u32::to_be_bytes).concat();
+            txn.upsert(keyspace, &key, &[7; 480]).unwrap();
+        }
+        txn.commit().unwrap();
+    }
+
+    #[test]
+    fn a_checkpoint_waits_for_the_end_of_a_merge() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new()
+            .checkpoint_bytes(LIMIT)
+            .idle_flush(Duration::from_secs(3600));
+        let db = options.create(dir.path().join("db")).unwrap();
+        let keyspace = db.create_keyspace("ks").unwrap();
+        db.checkpoint().unwrap();
+        let engine = &db.core.engine;
+        let taken = || engine.counters.checkpoints.load(Ordering::Relaxed);
+        let in_trees = |id| engine.change_layers(|state| state.generation_in_trees = id);
+        let wait_for_one_more_than = |before| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while taken() == before {
+                assert!(Instant::now() < deadline, "no checkpoint");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let (active, before) = {
+            let state = engine.states.current();
+            (state.active().id, state.generation_in_trees)
+        };
+
+        // As if a merge had published a part of it.
+        in_trees(active);
+        let start = taken();
+        write(&db, &keyspace, 1);
+        assert!(engine.pager.written_bytes() >= LIMIT && !engine.checkpoint_due());
+        std::thread::sleep(Duration::from_millis(150));
+        assert_eq!(taken(), start, "the log would be flushed for it");
+        write(&db, &keyspace, 2);
+        wait_for_one_more_than(start);
+
+        in_trees(before);
+        let start = taken();
+        write(&db, &keyspace, 3);
+        wait_for_one_more_than(start);
+    }
 }
