@@ -181,6 +181,10 @@ pub trait Writer {
 
     fn begin(&self) -> Result<Self::Batch<'_>>;
 
+    /// Tells which keys the batch that is begun next will need first, for engines that can make use of it.
+    #[inline]
+    fn foretell(&self, _keys: &[&[u8]]) {}
+
     /// Makes everything that was committed durable.
     fn sync(&self) -> Result<()>;
 }

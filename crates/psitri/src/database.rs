@@ -4,6 +4,7 @@ use std::{path::Path, thread::JoinHandle};
 
 use crate::{
     Keyspace, KeyspaceOptions, Options, ReadMode, Result, Snapshot, WriteTxn,
+    buffer::{PREFETCH_KEYS_MAX, hashes_of},
     engine::Engine,
     error::Error,
     keyspace::{KeyspaceCore, Place, check_name},
@@ -411,6 +412,39 @@ impl Database {
     /// ```
     pub fn begin(&self, keyspaces: &[&Keyspace]) -> Result<WriteTxn> {
         WriteTxn::begin(&self.core, keyspaces, TxnKind::Buffered)
+    }
+
+    /// Asks for the memory in which searches for these keys begin, and waits for none of it. Call it as soon as the keys of a transaction are
+    /// known, before [`begin`](Database::begin): the memory comes while that does its work. [`WriteTxn::prefetch`] then goes on from there.
+    /// A hint; it changes nothing.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let ks = db.create_keyspace("ks")?;
+    /// let keys: [&[u8]; 2] = [b"alice", b"bob"];
+    /// db.prefetch(&ks, &keys);
+    /// let mut txn = db.begin(&[&ks])?;
+    /// txn.prefetch(&ks, &keys);
+    /// txn.upsert(&ks, b"alice", b"90")?;
+    /// txn.upsert(&ks, b"bob", b"30")?;
+    /// # txn.commit() }
+    /// ```
+    #[inline]
+    pub fn prefetch(&self, keyspace: &Keyspace, keys: &[&[u8]]) {
+        let core = &keyspace.core;
+        if core.database != self.core.engine.id {
+            return;
+        }
+        let state = self.core.engine.states.current();
+        for keys in keys.chunks(PREFETCH_KEYS_MAX) {
+            let hashes = &hashes_of(keys)[..keys.len()];
+            for generation in &state.generations {
+                if let Some(buffer) = generation.buffer(core.slot) {
+                    buffer.prefetch_directory(hashes);
+                }
+            }
+        }
     }
 
     /// Begins a transaction whose changes are merged into the tree by its commit, in the caller's thread: for bulk loads.

@@ -142,23 +142,39 @@ impl<'a> Transfers<'a> {
 
     #[inline]
     fn announce<B: Batch>(&mut self, batch: &B, most: u64) {
+        let count = self.name_coming(most, |keys| batch.announce(keys));
+        self.announced = self.position + count;
+    }
+
+    /// Begins a batch, whose first transfers are foretold: as many as will be announced at once.
+    #[inline]
+    fn begin<'w, W: Writer>(&mut self, writer: &'w W, most: u64) -> Result<W::Batch<'w>> {
+        self.name_coming(most, |keys| writer.foretell(keys));
+        writer.begin()
+    }
+
+    /// The accounts of the next transfers, `most` at most: so many transfers they are.
+    #[inline]
+    fn name_coming(&mut self, most: u64, tell: impl FnOnce(&[&[u8]])) -> usize {
         if self.position == BLOCK_ATTEMPTS {
             self.block = self.coming.map(|it| Transfer::new(self.names, it));
             self.position = 0;
+            self.announced = 0;
             self.draw();
         }
         let coming = &self.block[self.position..];
         let count = most.clamp(1, ANNOUNCE_MAX.min(coming.len() as u64)) as usize;
-        self.announced = self.position + count;
         if count == 1 {
             // One transfer a commit: as cheap as if there were no others.
-            return batch.announce(&coming[0].accounts());
+            tell(&coming[0].accounts());
+            return count;
         }
         let mut keys = [&[][..]; 2 * ANNOUNCE_MAX as usize];
         for (pair, next) in keys.chunks_exact_mut(2).zip(&coming[..count]) {
             pair.copy_from_slice(&next.accounts());
         }
-        batch.announce(&keys[..2 * count]);
+        tell(&keys[..2 * count]);
+        count
     }
 
     fn draw(&mut self) {
@@ -231,7 +247,8 @@ pub fn run<W: Writer>(
     let start = clock.ticks();
     let mut throughput = Throughput::start(clock, start);
     let mut rounds = Rounds::start(plan.attempts, start);
-    let mut batch = writer.begin()?;
+    let most_of = |left: u64| plan.announce.min(plan.batch_size).min(left);
+    let mut batch = transfers.begin(writer, most_of(plan.attempts))?;
     for done in 1..=plan.attempts {
         let sequence = plan.sequence_start + successes + 1;
         let left = (plan.batch_size - batched).min(plan.attempts - done + 1);
@@ -255,7 +272,10 @@ pub fn run<W: Writer>(
             if throughput.at(after, done) {
                 progress.at(done);
             }
-            batch = writer.begin()?;
+            batch = match plan.attempts - done {
+                0 => writer.begin()?,
+                left => transfers.begin(writer, most_of(left))?,
+            };
         } else if batched.is_multiple_of(LOOK_EVERY_ATTEMPTS) && throughput.at(clock.ticks(), done)
         {
             progress.at(done);
@@ -287,19 +307,32 @@ mod tests {
     /// What a commit was told of, and what it asked for.
     #[derive(Default)]
     struct Told {
+        foretold: Vec<Vec<u8>>,
         announced: Vec<Vec<u8>>,
         read: Vec<Vec<u8>>,
     }
 
+    fn owned(keys: &[&[u8]]) -> Vec<Vec<u8>> {
+        keys.iter().map(|key| key.to_vec()).collect()
+    }
+
+    /// The commits, and what the next one was told before it began.
     #[derive(Default)]
-    struct Listener(RefCell<Vec<Told>>);
+    struct Listener(RefCell<Vec<Told>>, RefCell<Vec<Vec<u8>>>);
 
     impl Writer for Listener {
         type Batch<'a> = &'a Listener;
 
         fn begin(&self) -> Result<&Listener> {
-            self.0.borrow_mut().push(Told::default());
+            self.0.borrow_mut().push(Told {
+                foretold: self.1.take(),
+                ..Told::default()
+            });
             Ok(self)
+        }
+
+        fn foretell(&self, keys: &[&[u8]]) {
+            assert_eq!(self.1.replace(owned(keys)).len(), 0, "told twice");
         }
 
         fn sync(&self) -> Result<()> {
@@ -312,7 +345,10 @@ mod tests {
             let mut all = self.0.borrow_mut();
             let told = all.last_mut().unwrap();
             assert_eq!(told.announced.len(), told.read.len(), "too early");
-            told.announced.extend(keys.iter().map(|key| key.to_vec()));
+            if told.announced.is_empty() {
+                assert_eq!(told.foretold, owned(keys));
+            }
+            told.announced.extend(owned(keys));
         }
 
         fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
@@ -374,6 +410,7 @@ mod tests {
             );
             for told in commits {
                 assert_eq!(told.announced, told.read);
+                assert_eq!(told.foretold.is_empty(), told.read.is_empty());
             }
         }
     }

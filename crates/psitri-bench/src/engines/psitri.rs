@@ -107,6 +107,13 @@ impl<const DIRECT: bool> Writer for Native<DIRECT> {
         })
     }
 
+    #[inline]
+    fn foretell(&self, keys: &[&[u8]]) {
+        if !DIRECT {
+            self.database.prefetch(&self.keyspace, keys);
+        }
+    }
+
     fn sync(&self) -> Result<()> {
         Ok(self.database.flush()?)
     }

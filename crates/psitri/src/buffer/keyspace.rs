@@ -30,6 +30,9 @@ pub(super) const CSN_COMMITTED_MAX: u64 = CSN_UNCOMMITTED - 1;
 /// Keys that [`KeyspaceBuffer::prefetch`] takes at once.
 pub(crate) const PREFETCH_KEYS_MAX: usize = 16;
 
+/// Fewer keys are not waited for to ask for their newest versions, too, most of which lie beside their entries: the lookups wait soon enough.
+const NEWEST_FROM_KEYS: usize = 4;
+
 /// Hash of a key, the same in all buffers of the process. Seeded at random, so that keys cannot be chosen to collide.
 #[inline(always)]
 pub(crate) fn hash_of(key: &[u8]) -> u32 {
@@ -290,6 +293,9 @@ impl KeyspaceBuffer {
                 None if self.is_left_out(keys[index]) => {}
                 None => missing |= 1 << index,
             }
+        }
+        if hashes.len() < NEWEST_FROM_KEYS {
+            return missing;
         }
         for &reference in entries[..hashes.len()]
             .iter()
