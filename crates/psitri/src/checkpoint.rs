@@ -456,21 +456,25 @@ impl Engine {
         }
     }
 
-    /// Whether enough was written since the last checkpoint. While trees have a part of a generation, twice as much: its whole log would have to be
-    /// flushed with them (1), which nobody needs when its merge has ended.
-    fn checkpoint_due(&self) -> bool {
+    /// Whether enough was written since the last checkpoint. While a merge has published a part of a generation, twice as much: the whole log of that
+    /// would have to be flushed (1), which nobody needs when the merge has ended.
+    pub fn is_checkpoint_due(&self) -> bool {
         // Only log that a checkpoint could let go of: what an open transaction holds back would ask for one after another.
         let log_bytes = self.log.as_ref().map_or(0, |log| self.merged_bytes(log));
         let bytes = self.pager.written_bytes().max(log_bytes);
         let limit = self.options.checkpoint_bytes;
-        bytes >= 2 * limit || (bytes >= limit && !self.is_partly_merged()) || self.is_space_due()
+        bytes >= 2 * limit
+            || (bytes >= limit && !self.is_better_taken_later())
+            || self.is_space_due()
     }
 
-    /// Whether trees have a part of a generation.
-    fn is_partly_merged(&self) -> bool {
+    /// Whether a checkpoint would have to flush the log of a generation of which trees have a part. After a failure space may be what is missing.
+    fn is_better_taken_later(&self) -> bool {
         let state = self.states.current();
-        let mut generations = state.generations.iter();
-        generations.any(|generation| generation.id <= state.generation_in_trees)
+        let reach = state.reach(state.generation_in_trees);
+        let log = self.log.as_ref();
+        log.is_some_and(|log| log.durable_lsn() < reach.lsn)
+            && self.signals.lock.lock().failure.is_none()
     }
 
     /// Remembers why a merge or checkpoint failed, and tells it if the one before did not.
@@ -510,7 +514,7 @@ impl Engine {
                 self.counters.merges.load(Ordering::Relaxed),
                 self.log.as_ref().map_or(0, |log| log.appended_lsn()),
             );
-            if !self.checkpoint_due() && (!wanted || now == clean_at) {
+            if !self.is_checkpoint_due() && (!wanted || now == clean_at) {
                 continue;
             }
             let log = if wanted {
@@ -587,7 +591,11 @@ mod tests {
             .idle_flush(Duration::from_secs(3600));
         let db = options.create(dir.path().join("db")).unwrap();
         let keyspace = db.create_keyspace("ks").unwrap();
+        let other = db.create_keyspace("other").unwrap();
         db.checkpoint().unwrap();
+        let mut txn = db.begin(&[&other]).unwrap();
+        txn.upsert(&other, b"k", b"only in the log").unwrap();
+        txn.commit().unwrap();
         let engine = &db.core.engine;
         let taken = || engine.counters.checkpoints.load(Ordering::Relaxed);
         let in_trees = |id| engine.change_layers(|state| state.generation_in_trees = id);
@@ -607,7 +615,7 @@ mod tests {
         in_trees(active);
         let start = taken();
         write(&db, &keyspace, 1);
-        assert!(engine.pager.written_bytes() >= LIMIT && !engine.checkpoint_due());
+        assert!(engine.pager.written_bytes() >= LIMIT && !engine.is_checkpoint_due());
         std::thread::sleep(Duration::from_millis(150));
         assert_eq!(taken(), start, "the log would be flushed for it");
         write(&db, &keyspace, 2);

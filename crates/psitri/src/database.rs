@@ -436,9 +436,9 @@ impl Database {
         if core.database != self.core.engine.id {
             return;
         }
-        let state = self.core.engine.states.current();
         for keys in keys.chunks(PREFETCH_KEYS_MAX) {
             let hashes = &hashes_of(keys)[..keys.len()];
+            let state = self.core.engine.states.current();
             for generation in &state.generations {
                 if let Some(buffer) = generation.buffer(core.slot) {
                     buffer.prefetch_directory(hashes);

@@ -18,13 +18,15 @@
 //! (6) A merge looks at the clock once. What it drops as expired was so for everybody who looks later, unless the clock is set back; those
 //!     who looked before have pinned what it replaces, or are asked for their time.
 
+mod when;
+
 use std::time::{Duration, Instant};
 
 use crate::{
     Result,
     buffer::KeyspaceBuffer,
     changes::{FoldedChanges, OwnChanges, Slice, flatten},
-    engine::{Engine, frozen_count},
+    engine::Engine,
     events::Event,
     expiry::{Judge, Moment},
     layers::CSN_NEWEST,
@@ -37,30 +39,14 @@ use crate::{
     tree::{self, ChangeStream, KeyRange, Root},
 };
 
+pub(crate) use when::merge_bytes;
+use when::{TICK, Watch, merge_bytes_of};
+
 /// A merge is long if it takes more entries than there are pieces of this size in a slice: each may be in a leaf of its own.
 const LONG_ENTRY_BYTES: u64 = PAGE_BYTES as u64 / 4;
 /// A keyspace with this much in the buffers shares no pages with those merged before and after it, so that its pages are free when it is dropped:
 /// about eight pages.
 const OWN_PAGES_BYTES: u64 = 64 << 10;
-/// How often the thread looks for an idle buffer.
-const TICK: Duration = Duration::from_millis(50);
-/// The same while states that nobody may need any more are not freed yet, or the buffer is read in order.
-const TICK_BUSY: Duration = Duration::from_millis(5);
-/// A buffer that takes at least this share of its memory is merged when it was idle for this share of `idle_flush`: what is read next, in order or one by
-/// one, is then read in one place.
-const LARGE_SHARE: u64 = 16;
-const IDLE_SHARE_OF_LARGE: u32 = 20;
-/// Unless the merge writes more than so many times as much as the buffer takes: where entries are all over a tree, a larger buffer is merged for less.
-const EARLY_WRITES_MAX: u64 = 4;
-/// Reading an entry in order from a buffer, rather than from the tree, costs as much as merging this many bytes: 60 ns, at 0.5 GB/s.
-const BYTES_PER_PASSED_ENTRY: u64 = 32;
-/// What a merge costs at least, in bytes: a new buffer for the writers, a new state for everybody.
-const MERGE_BYTES_LEAST: u64 = 1 << 20;
-/// A merge that costs no more is begun beside writers, too. A longer one takes a processor from them and from the readers, who join three sources
-/// meanwhile.
-const MERGE_BYTES_SHORT: u64 = 4 << 20;
-/// The least that an entry takes in a buffer, roughly: key, value, version, and its share of the radix tree and the directory.
-const ENTRY_BYTES_LEAST: u64 = 128;
 /// Pause after a merge that failed.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -80,14 +66,7 @@ pub(crate) fn merge_buffer(
 
 /// Body of the merge thread; returns when the engine stops.
 pub(crate) fn run(engine: &Engine) {
-    let mut seen = (0, 0);
-    let mut since = Instant::now();
-    // The newest commit, and when it was first seen: small ones take no memory that is counted.
-    let mut newest = (0, since);
-    let mut share = Share::ALL;
-    // How many entries of the active buffer had been read in order, and when that changed last.
-    let mut passed = 0;
-    let mut read_at: Option<Instant> = None;
+    let mut watch = Watch::new();
     // Without a log thread.
     let mut monitor = engine.in_memory.then(|| Monitor::new(engine));
     loop {
@@ -103,13 +82,7 @@ pub(crate) fn run(engine: &Engine) {
             if signals.failure.is_some() {
                 engine.signals.work.wait_for(&mut signals, RETRY);
             } else if !signals.merge_wanted {
-                // A transaction may hold on to a merged buffer for a moment: its memory is wanted back soon.
-                let is_read = read_at.is_some_and(|at| at.elapsed() < TICK);
-                let pause = if is_read || engine.states.retired_len() > 0 {
-                    TICK_BUSY
-                } else {
-                    TICK
-                };
+                let pause = watch.pause(engine);
                 engine.signals.work.wait_for(&mut signals, pause);
             }
             if signals.stopping {
@@ -124,35 +97,7 @@ pub(crate) fn run(engine: &Engine) {
             }
             continue;
         }
-        let now = {
-            let state = engine.states.current();
-            let active = state.active();
-            let before = std::mem::replace(&mut passed, active.entries_passed());
-            if passed > before {
-                read_at = Some(Instant::now());
-            }
-            (active.id, active.bytes_used())
-        };
-        let is_written = now != seen || since.elapsed() < TICK;
-        let csn = engine.visible_csn.load(Ordering::Acquire);
-        if csn != newest.0 {
-            newest = (csn, Instant::now());
-        }
-        let may_freeze = may_freeze(engine);
-        let quiet = since.max(newest.1).elapsed();
-        let is_idle = now == seen && is_early_enough(engine, share, now.1, quiet);
-        let is_frozen = may_freeze
-            && (is_idle || is_read_enough(engine, share, is_written) || engine.is_log_long())
-            // Without memory for another buffer the data stay where they are; the next tick tries again.
-            && engine.freeze(now.0).is_ok();
-        if now != seen {
-            (seen, since) = (now, Instant::now());
-        } else if !is_frozen && since.elapsed() >= engine.options.idle_flush {
-            since = Instant::now();
-            if may_freeze {
-                // Without memory for another buffer the data stay where they are; the next tick tries again.
-                let _ = engine.freeze(now.0);
-            }
+        if watch.look(engine) {
             rest(engine);
         }
         if engine.states.retired_len() > 0 {
@@ -164,7 +109,7 @@ pub(crate) fn run(engine: &Engine) {
         let written = engine.pager.written_total();
         let result = merge_all(engine);
         if let Ok(expected @ 1..) = result {
-            share = Share::of(engine.pager.written_total() - written, expected);
+            watch.note_merge(engine.pager.written_total() - written, expected);
         }
         engine.checkpoint_what_was_replayed();
         note(engine, result.map(drop));
@@ -182,63 +127,6 @@ pub(crate) fn note(engine: &Engine, result: Result<()>) {
         signals.failure = None;
     }
     engine.signals.done.notify_all();
-}
-
-/// How much a merge of a generation would write at most, about.
-pub(crate) fn merge_bytes(engine: &Engine, generation: &Generation) -> u64 {
-    merge_bytes_of(engine, generation.bytes_used())
-}
-
-/// The same for buffers that take so much memory.
-fn merge_bytes_of(engine: &Engine, bytes: u64) -> u64 {
-    // Each entry may be in a leaf of its own, which is written anew; all leaves together are the tree.
-    let leaves = bytes / ENTRY_BYTES_LEAST * PAGE_BYTES as u64;
-    bytes + leaves.min(engine.pager.live_bytes())
-}
-
-/// What merges write of what they may write at most: less where the entries of a buffer are close together, as those of a queue are, little where
-/// they are deletions. What comes will probably be like the last one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Share {
-    of_256: u64,
-}
-
-impl Share {
-    const ALL: Share = Share { of_256: 256 };
-
-    /// `expected` is not 0.
-    fn of(written: u64, expected: u64) -> Share {
-        Share {
-            of_256: (written.saturating_mul(256) / expected).clamp(1, 256),
-        }
-    }
-
-    /// What a merge costs that may write `bytes`.
-    fn cost(self, bytes: u64) -> u64 {
-        (bytes / 256 * self.of_256).max(MERGE_BYTES_LEAST)
-    }
-}
-
-/// Whether reading the active buffer in order has cost so much, compared to reading a tree, that it would have paid to merge it before:
-/// what comes will probably be like what was.
-fn is_read_enough(engine: &Engine, share: Share, is_written: bool) -> bool {
-    let state = engine.states.current();
-    let read = state.active().entries_passed() * BYTES_PER_PASSED_ENTRY;
-    let merge = share.cost(merge_bytes(engine, state.active()));
-    read >= merge && (!is_written || merge <= MERGE_BYTES_SHORT)
-}
-
-/// Whether a buffer that takes `bytes`, and was not written to for so long, is merged though it is far from full.
-fn is_early_enough(engine: &Engine, share: Share, bytes: u64, quiet: Duration) -> bool {
-    bytes >= engine.options.buffer_bytes as u64 / LARGE_SHARE
-        && quiet >= (engine.options.idle_flush / IDLE_SHARE_OF_LARGE).max(TICK)
-        && share.cost(merge_bytes_of(engine, bytes)) <= EARLY_WRITES_MAX * bytes
-}
-
-/// Whether one that is far from full may be frozen for the good of something else: there is room for another frozen buffer, and merges succeed.
-fn may_freeze(engine: &Engine) -> bool {
-    frozen_count(&engine.states.current()) < engine.options.frozen_buffers
-        && engine.signals.lock.lock().failure.is_none()
 }
 
 /// Nothing was written for a while: checkpoint what there is, give space back.
@@ -305,6 +193,9 @@ pub(crate) fn merge_all(engine: &Engine) -> Result<u64> {
         };
         expected += merge_fold(engine, &fold)?;
         note(engine, Ok(()));
+        if engine.is_checkpoint_due() {
+            engine.signals.work.notify_all();
+        }
     }
     Ok(expected)
 }

@@ -325,9 +325,10 @@ impl Options {
         self
     }
 
-    /// Bytes of new pages, and of log that is merged, after which a checkpoint is taken at the latest. 1 MiB to 1 TiB; default 64 MiB. It comes earlier
-    /// in an idle database, and where [`file_slack_percent`](Options::file_slack_percent) asks for it. The write buffer is merged, full or not,
-    /// when its log is longer than this and than twice [`buffer_bytes`](Options::buffer_bytes).
+    /// Bytes of new pages, and of log that is merged, after which a checkpoint is taken; twice as many where it would have to flush the log of a
+    /// buffer whose merge is not done yet. 1 MiB to 1 TiB; default 64 MiB. It comes earlier in an idle database, and where
+    /// [`file_slack_percent`](Options::file_slack_percent) asks for it. The write buffer is merged, full or not, when its log is longer than this and
+    /// than twice [`buffer_bytes`](Options::buffer_bytes).
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

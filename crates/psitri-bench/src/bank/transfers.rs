@@ -146,10 +146,12 @@ impl<'a> Transfers<'a> {
         self.announced = self.position + count;
     }
 
-    /// Begins a batch, whose first transfers are foretold: as many as will be announced at once.
+    /// Begins a batch, whose first transfers are foretold if there are any: as many as will be announced at once.
     #[inline]
     fn begin<'w, W: Writer>(&mut self, writer: &'w W, most: u64) -> Result<W::Batch<'w>> {
-        self.name_coming(most, |keys| writer.foretell(keys));
+        if most > 0 {
+            self.name_coming(most, |keys| writer.foretell(keys));
+        }
         writer.begin()
     }
 
@@ -272,10 +274,7 @@ pub fn run<W: Writer>(
             if throughput.at(after, done) {
                 progress.at(done);
             }
-            batch = match plan.attempts - done {
-                0 => writer.begin()?,
-                left => transfers.begin(writer, most_of(left))?,
-            };
+            batch = transfers.begin(writer, most_of(plan.attempts - done))?;
         } else if batched.is_multiple_of(LOOK_EVERY_ATTEMPTS) && throughput.at(clock.ticks(), done)
         {
             progress.at(done);

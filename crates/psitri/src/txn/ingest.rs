@@ -69,6 +69,17 @@ struct Load {
     bytes_max: usize,
 }
 
+impl Load {
+    /// Makes room in the run of a part for so many entries of this size, within reason: memory that grows step by step is new, and touched for the
+    /// first time, at each.
+    fn expect(&mut self, part: usize, entries: usize, entry_bytes: usize) {
+        let bytes_max = self.bytes_max.min(ORDERED_RUN_BYTES);
+        self.collected[part]
+            .run
+            .reserve(entries, entry_bytes, bytes_max);
+    }
+}
+
 #[derive(Default)]
 struct Collected {
     run: Run,
@@ -211,8 +222,7 @@ impl WriteTxn {
         for (key, value, expires) in entries {
             let (key, value) = (key.as_ref(), value.as_ref());
             if written == 0 {
-                let run = &mut load.collected[index].run;
-                run.expect(expected, key.len() + value.len());
+                load.expect(index, expected, key.len() + value.len());
             }
             self.load(&mut load, index, key, Step::Put(value, expires))?;
             written += 1;
@@ -240,8 +250,8 @@ impl WriteTxn {
         step_bytes: usize,
     ) -> Result<()> {
         let mut load = self.begin_load()?;
-        if let [collected] = &mut load.collected[..] {
-            collected.run.expect(count, step_bytes);
+        if self.parts.len() == 1 {
+            load.expect(0, count, step_bytes);
         }
         for (keyspace, key, step) in steps {
             let index = self.part_index(keyspace)?;
@@ -365,7 +375,10 @@ impl WriteTxn {
             let now = self.part_now(part);
             let (root, id) = (part.root, part.id);
             let private = self.private.as_mut().expect("the transaction is direct");
-            let ops = private.ops.as_mut().filter(|_| engine.log.is_some());
+            let mut ops = private.ops.as_mut().filter(|_| engine.log.is_some());
+            if let Some(ops) = &mut ops {
+                ops.reserve(run.content_bytes());
+            }
             let mut changes = run.changes(&mut adopted, ops.map(|ops| (ops, id)));
             roots.push(tree::merge(&mut sink, root, &[], &mut changes, now)?);
         }
@@ -384,8 +397,7 @@ impl WriteTxn {
     fn look_at_log(&mut self, entries: usize, bytes: usize) {
         let logged_max = LOGGED_BYTES_MAX.min(self.db.engine.options.buffer_bytes);
         let private = self.private.as_mut().expect("the transaction is direct");
-        if let Some(ops) = &mut private.ops {
-            let bytes_more = bytes;
+        if let Some(ops) = &private.ops {
             let bytes = ops.bytes_len() + bytes;
             let entries = ops.op_count() as usize + entries;
             let recovered = bytes
@@ -393,8 +405,6 @@ impl WriteTxn {
                 + self.parts.len() * RECOVERED_KEYSPACE_BYTES;
             if bytes > logged_max || recovered > RECOVERED_BYTES_MAX {
                 private.ops = None;
-            } else {
-                ops.reserve(bytes_more);
             }
         }
     }

@@ -22,8 +22,6 @@ const HEADER_BYTES: usize = 9;
 const AHEAD: usize = 8;
 /// How many of its cache lines.
 const LINES_AHEAD: usize = 3;
-/// Memory that is taken for what is expected, at most.
-const EXPECTED_BYTES_MAX: usize = 4 << 20;
 /// An entry's share of `places`.
 const PLACE_BYTES: usize = size_of::<Place>();
 
@@ -63,6 +61,11 @@ impl Run {
         self.bytes.len() + self.places.len() * PLACE_BYTES
     }
 
+    /// Bytes of the entries, what says where they are left out.
+    pub fn content_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Forgets everything but the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -70,10 +73,10 @@ impl Run {
         (self.shared_bytes, self.is_mixed) = (0, false);
     }
 
-    /// Makes room for so many entries of this size, within reason: memory that grows step by step is new, and touched for the first time, at each.
-    pub fn expect(&mut self, entries: usize, entry_bytes: usize) {
+    /// Makes room for so many entries of this size, or as many of them as take `bytes_max`.
+    pub fn reserve(&mut self, entries: usize, entry_bytes: usize, bytes_max: usize) {
         let entry_bytes = HEADER_BYTES + entry_bytes;
-        let entries = entries.min(EXPECTED_BYTES_MAX / (entry_bytes + PLACE_BYTES));
+        let entries = entries.min(bytes_max / (entry_bytes + PLACE_BYTES));
         self.bytes.reserve(entries * entry_bytes);
         self.places.reserve(entries);
     }

@@ -77,7 +77,7 @@ impl Wal {
         let file_bytes = options.first_segment_bytes();
         // Where commits do not wait for flushes, neither do they gain by blocks that were written before.
         let fill = if options.populate {
-            Fill::Nothing
+            Fill::FirstPage
         } else {
             Fill::Written
         };

@@ -176,7 +176,8 @@ pub(super) struct SegmentFile {
 /// What is done for a new segment's file beyond reserving its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
-    Nothing,
+    /// Its first page is written, which the header comes to.
+    FirstPage,
     /// It is written once, so that its pages are in memory.
     Cached,
     /// It is written once, so that later flushes happen in place; the first one, and that of the name, are the caller's.
@@ -219,7 +220,8 @@ impl SegmentFile {
     ) -> Result<(), StorageError> {
         file.allocate(0, bytes)?;
         let chunk = match fill {
-            Fill::Nothing => return Ok(()),
+            // The first store to a mapped page that was not written yet has the system read what lies around it.
+            Fill::FirstPage => return file.write_at(&[0; DATA_OFFSET as usize], 0),
             Fill::Cached => CACHED_ZEROS_BYTES,
             Fill::Written | Fill::Durable => DURABLE_ZEROS_BYTES,
         };
@@ -267,12 +269,11 @@ impl Segment {
         } = header;
         debug_assert!(start_lsn.is_multiple_of(ALIGNMENT_BYTES) && file_bytes == file.bytes());
         debug_assert!(header.durable_lsn <= whole_lsn && whole_lsn <= start_lsn);
-        // By call, as the first store to a mapped page of a file that was not written yet has the system read what lies around it.
-        let mut page = [0; DATA_OFFSET as usize];
-        page[..HEADER_BYTES].copy_from_slice(&header.encode());
-        if file.file.write_at(&page, 0).is_err() {
-            // SAFETY: a spare's pages are touched by nobody else (populating them does not change content).
-            unsafe { file.map.copy_in(0, &page) };
+        // SAFETY: a spare's pages are touched by nobody else (populating them does not change content).
+        unsafe {
+            file.map
+                .copy_in(MARK_OFFSET, &[0; MARK_BYTES * MARK_SLOTS as usize]);
+            file.map.copy_in(0, &header.encode());
         }
         file.populated.store(false, Ordering::Relaxed);
         Segment {

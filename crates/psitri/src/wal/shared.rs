@@ -284,7 +284,7 @@ impl WalShared {
         let fill = match (for_flushes, self.options.populate) {
             (true, _) => Fill::Durable,
             (false, true) => Fill::Cached,
-            (false, false) => Fill::Nothing,
+            (false, false) => Fill::FirstPage,
         };
         let spare = SegmentFile::create(&*self.storage, id, self.options.segment_bytes, fill)?;
         if self.options.populate {
@@ -345,7 +345,7 @@ impl WalShared {
         let fill = if for_flushes {
             Fill::Durable
         } else {
-            Fill::Nothing
+            Fill::FirstPage
         };
         let file = SegmentFile::create(&*self.storage, id, bytes, fill)?;
         Ok(Some(SmallSegment(Arc::new(file))))
@@ -449,7 +449,7 @@ impl WalShared {
                 &*self.storage,
                 id,
                 self.options.segment_bytes,
-                Fill::Nothing,
+                Fill::FirstPage,
             ) {
                 Ok(file) => files.push(Arc::new(file)),
                 Err(error) => {

@@ -1,0 +1,173 @@
+//! When the active buffer is merged although it is not full: after a while without commits, where it is read in order again and again, and where its
+//! log is long for what is in it.
+//!
+//! # Thread safety
+//! Plain data of the merge thread.
+//!
+//! # Invariants
+//! (1) Nothing is frozen here unless there is room for another frozen buffer and merges succeed: buffers would pile up.
+//! (2) No buffer is merged early while somebody commits, whether or not that takes memory that is counted.
+//!
+//! # Failure modes
+//! Without memory for another buffer the data stay where they are; the next tick tries again.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    engine::{Engine, frozen_count},
+    node::PAGE_BYTES,
+    state::Generation,
+    sync::Ordering,
+};
+
+/// How often the thread looks for an idle buffer.
+pub(super) const TICK: Duration = Duration::from_millis(50);
+/// The same while states that nobody may need any more are not freed yet, or the buffer is read in order.
+const TICK_BUSY: Duration = Duration::from_millis(5);
+/// A buffer that takes at least this share of its memory is merged when it was idle for this share of `idle_flush`: what is read next, in order or one by
+/// one, is then read in one place.
+const LARGE_SHARE: u64 = 16;
+const IDLE_SHARE_OF_LARGE: u32 = 20;
+/// Unless the merge writes more than so many times as much as the buffer takes: where entries are all over a tree, a larger buffer is merged for less.
+const EARLY_WRITES_MAX: u64 = 4;
+/// Reading an entry in order from a buffer, rather than from the tree, costs as much as merging this many bytes: 60 ns, at 0.5 GB/s.
+const BYTES_PER_PASSED_ENTRY: u64 = 32;
+/// What a merge costs at least, in bytes: a new buffer for the writers, a new state for everybody.
+const MERGE_BYTES_LEAST: u64 = 1 << 20;
+/// A merge that costs no more is begun beside writers, too. A longer one takes a processor from them and from the readers, who join three sources
+/// meanwhile.
+const MERGE_BYTES_SHORT: u64 = 4 << 20;
+/// The least that an entry takes in a buffer, roughly: key, value, version, and its share of the radix tree and the directory.
+const ENTRY_BYTES_LEAST: u64 = 128;
+
+/// What is known of the active buffer from one tick to the next.
+pub(super) struct Watch {
+    /// Which one it is and how much memory it takes, and since when.
+    seen: (u64, u64),
+    since: Instant,
+    /// The newest commit, and when it was first seen (2).
+    newest: (u64, Instant),
+    /// How many of its entries had been read in order, and when that changed last.
+    passed: u64,
+    read_at: Option<Instant>,
+    share: Share,
+}
+
+impl Watch {
+    pub fn new() -> Watch {
+        let now = Instant::now();
+        Watch {
+            seen: (0, 0),
+            since: now,
+            newest: (0, now),
+            passed: 0,
+            read_at: None,
+            share: Share::ALL,
+        }
+    }
+
+    /// How long to wait for the next tick, if nobody wakes the thread.
+    pub fn pause(&self, engine: &Engine) -> Duration {
+        let is_read = self.read_at.is_some_and(|at| at.elapsed() < TICK);
+        // A transaction may hold on to a merged buffer for a moment: its memory is wanted back soon.
+        if is_read || engine.states.retired_len() > 0 {
+            TICK_BUSY
+        } else {
+            TICK
+        }
+    }
+
+    /// A merge wrote so many bytes and might have written up to `expected`, which is not 0.
+    pub fn note_merge(&mut self, written: u64, expected: u64) {
+        self.share = Share::of(written, expected);
+    }
+
+    /// Looks at the active buffer, and freezes it if that is worth it. True if nothing was written for so long that the database is to come to rest.
+    pub fn look(&mut self, engine: &Engine) -> bool {
+        let now = {
+            let state = engine.states.current();
+            let active = state.active();
+            let before = std::mem::replace(&mut self.passed, active.entries_passed());
+            if self.passed > before {
+                self.read_at = Some(Instant::now());
+            }
+            (active.id, active.bytes_used())
+        };
+        let csn = engine.visible_csn.load(Ordering::Acquire);
+        if csn != self.newest.0 {
+            self.newest = (csn, Instant::now());
+        }
+        let (is_changed, unchanged) = (now != self.seen, self.since.elapsed());
+        let quiet = unchanged.min(self.newest.1.elapsed());
+        let is_written = is_changed || unchanged < TICK;
+        let rests = !is_changed && unchanged >= engine.options.idle_flush;
+        let is_enough = rests
+            || (!is_changed && self.is_early_enough(engine, now.1, quiet))
+            || self.is_read_enough(engine, is_written)
+            || engine.is_log_long();
+        if is_enough && may_freeze(engine) {
+            let _ = engine.freeze(now.0);
+        }
+        if is_changed || rests {
+            (self.seen, self.since) = (now, Instant::now());
+        }
+        rests
+    }
+
+    /// Whether reading the active buffer in order has cost so much, compared to reading a tree, that it would have paid to merge it before:
+    /// what comes will probably be like what was.
+    fn is_read_enough(&self, engine: &Engine, is_written: bool) -> bool {
+        let state = engine.states.current();
+        let read = state.active().entries_passed() * BYTES_PER_PASSED_ENTRY;
+        let merge = self.share.cost(merge_bytes(engine, state.active()));
+        read >= merge && (!is_written || merge <= MERGE_BYTES_SHORT)
+    }
+
+    /// Whether a buffer that takes `bytes`, and was not written to for so long, is merged though it is far from full.
+    fn is_early_enough(&self, engine: &Engine, bytes: u64, quiet: Duration) -> bool {
+        bytes >= engine.options.buffer_bytes as u64 / LARGE_SHARE
+            && quiet >= (engine.options.idle_flush / IDLE_SHARE_OF_LARGE).max(TICK)
+            && self.share.cost(merge_bytes_of(engine, bytes)) <= EARLY_WRITES_MAX * bytes
+    }
+}
+
+/// (1)
+fn may_freeze(engine: &Engine) -> bool {
+    frozen_count(&engine.states.current()) < engine.options.frozen_buffers
+        && engine.signals.lock.lock().failure.is_none()
+}
+
+/// How much a merge of a generation would write at most, about.
+pub(crate) fn merge_bytes(engine: &Engine, generation: &Generation) -> u64 {
+    merge_bytes_of(engine, generation.bytes_used())
+}
+
+/// The same for buffers that take so much memory.
+pub(super) fn merge_bytes_of(engine: &Engine, bytes: u64) -> u64 {
+    // Each entry may be in a leaf of its own, which is written anew; all leaves together are the tree.
+    let leaves = bytes / ENTRY_BYTES_LEAST * PAGE_BYTES as u64;
+    bytes + leaves.min(engine.pager.live_bytes())
+}
+
+/// What merges write of what they may write at most: less where the entries of a buffer are close together, as those of a queue are, little where
+/// they are deletions. What comes will probably be like the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Share {
+    of_256: u64,
+}
+
+impl Share {
+    const ALL: Share = Share { of_256: 256 };
+
+    /// `expected` is not 0.
+    fn of(written: u64, expected: u64) -> Share {
+        Share {
+            of_256: (written.saturating_mul(256) / expected).clamp(1, 256),
+        }
+    }
+
+    /// What a merge costs that may write `bytes`.
+    fn cost(self, bytes: u64) -> u64 {
+        (bytes / 256 * self.of_256).max(MERGE_BYTES_LEAST)
+    }
+}
