@@ -4,7 +4,9 @@ use super::chart;
 use super::compare::{Comparison, OURS, Verdict, lost, won};
 use super::figures::{LATENCIES, Name, RANKS, Unit};
 use super::status::{self, Status};
-use super::{CHARTS_DIRECTORY, Compared, DURABILITY, command, format, overview, palette, sections};
+use super::{
+    CHARTS_DIRECTORY, Compared, DURABILITY, command, format, measured, overview, palette, sections,
+};
 use crate::report::mebibytes;
 use std::fmt::Display;
 
@@ -22,16 +24,7 @@ pub fn write(report: &Compared<'_>) -> (String, Vec<(String, String)>) {
         drawings: Vec::new(),
     };
     document.heading(1, "PsiTri beside other engines");
-    let machine = &info.machine;
-    document.paragraph(&format!(
-        "Measured {} on {}, {} cores. {} cases, {} engines, the median of {} runs each. Ratios hold for this machine.",
-        info.started.split('T').next().unwrap_or_default(),
-        machine.cpu,
-        machine.cores,
-        info.cases.len(),
-        info.engines.len(),
-        info.repeat
-    ));
+    document.paragraph(&measured(info));
     document.paragraph(DURABILITY);
     if overview::has_risky(info) {
         document.paragraph(overview::RISKY);
@@ -53,6 +46,7 @@ pub fn write(report: &Compared<'_>) -> (String, Vec<(String, String)>) {
     }
     document.validation(report);
     document.heading(2, "Machine");
+    let machine = &info.machine;
     let memory = mebibytes(machine.memory_bytes);
     let rows = [
         ("processor", machine.cpu.clone()),

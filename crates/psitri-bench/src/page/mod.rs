@@ -135,8 +135,7 @@ impl<'r> Compared<'r> {
             header {
                 h1 { "PsiTri beside other engines" }
                 p.about {
-                    "Measured " (info.started.split('T').next().unwrap_or_default()) " on " (info.machine.cpu) ", " (info.machine.cores) " cores. "
-                    (info.cases.len()) " cases, " (info.engines.len()) " engines, the median of " (info.repeat) " runs each. Ratios hold for this machine."
+                    (measured(info))
                 }
                 div.counts {
                     a.count href="#others-faster" { strong { (behind) } " figures where another is faster or smaller" }
@@ -155,6 +154,22 @@ impl<'r> Compared<'r> {
             }
         }
     }
+}
+
+/// What was measured, when, and on what.
+fn measured(info: &SuiteInfo) -> String {
+    let runs = match info.repeat {
+        1 => "one run each".to_owned(),
+        repeat => format!("the median of {repeat} runs each"),
+    };
+    format!(
+        "Measured {} on {}, {} cores. {} cases, {} engines, {runs}. Ratios hold for this machine.",
+        info.started.split('T').next().unwrap_or_default(),
+        info.machine.cpu,
+        info.machine.cores,
+        info.cases.len(),
+        info.engines.len(),
+    )
 }
 
 /// The command that runs a case again, without the place of its database.
