@@ -40,8 +40,8 @@ const VERSION_AHEAD_MAX: usize = 16;
 /// Ranges shorter than this are not counted as read.
 const PASSED_FROM: usize = 32;
 
-/// How many of its lines are asked for; what follows them is a stream that the processor notices.
-const VERSION_LINES_MAX: usize = 4;
+/// How many of its bytes are asked for; what follows them is a stream that the processor notices.
+const VERSION_BYTES_MAX: usize = 4 * LINE_BYTES;
 
 /// Entries that the walk passed already.
 #[derive(Debug, Clone)]
@@ -56,8 +56,8 @@ struct Ahead {
     want: usize,
     /// How far in front of its use the newest version of an entry is asked for.
     version_ahead: usize,
-    /// Cache lines of a version, going by the last entry before these.
-    version_lines: usize,
+    /// Bytes of a version, going by the last entry before these.
+    version_bytes: usize,
     /// Entries walked that the arena does not count yet.
     passed: usize,
 }
@@ -91,7 +91,7 @@ impl<'b> BufferCursor<'b> {
                 forward: true,
                 want: 1,
                 version_ahead: 1,
-                version_lines: 1,
+                version_bytes: 1,
                 passed: 0,
             },
             csn_max,
@@ -225,7 +225,7 @@ impl<'b> BufferCursor<'b> {
         ahead.next += 1;
         if let Some(&coming) = ahead.entries[..ahead.count].get(ahead.next + ahead.version_ahead) {
             Entry::new(self.buffer.memory(), node::offset(coming))
-                .prefetch_newest(ahead.version_lines);
+                .prefetch_newest(ahead.version_bytes);
         }
         self.stand_on(entry)
     }
@@ -248,9 +248,7 @@ impl<'b> BufferCursor<'b> {
         }
         let version_bytes = self.present().and_then(Entry::newest_bytes).unwrap_or(0);
         let BufferCursor { walk, ahead, .. } = self;
-        ahead.version_lines = version_bytes
-            .div_ceil(LINE_BYTES)
-            .clamp(1, VERSION_LINES_MAX);
+        ahead.version_bytes = version_bytes.clamp(1, VERSION_BYTES_MAX);
         ahead.forward = forward;
         let left = ahead.count - ahead.next;
         ahead.entries.copy_within(ahead.next..ahead.count, 0);

@@ -162,12 +162,12 @@ impl<'a> Entry<'a> {
             .prefetch(self.at + entry_bytes(key_len) + 2 * version_bytes(UNIT_BYTES) - 1);
     }
 
-    /// Asks for the first cache lines of the newest version.
+    /// Asks for the cache lines that the first `bytes` bytes of the newest version lie in.
     #[inline(always)]
-    pub fn prefetch_newest(self, lines: usize) {
+    pub fn prefetch_newest(self, bytes: usize) {
         let at = self.head() as usize * UNIT_BYTES;
-        for line in 0..lines {
-            self.memory.prefetch(at + line * LINE_BYTES);
+        for line in at / LINE_BYTES..(at + bytes).div_ceil(LINE_BYTES) {
+            self.memory.prefetch(line * LINE_BYTES);
         }
     }
 

@@ -19,8 +19,18 @@ use crate::{
     buffer::Found,
     expiry,
     layers::{read_large, read_stored},
-    node::{Leaf, compare_keys},
+    node::compare_keys,
 };
+
+/// The index behind, or before, another in a leaf. One that wraps is in no leaf, and in no run.
+#[inline(always)]
+pub(super) fn neighbour(index: usize, forward: bool) -> usize {
+    if forward {
+        index + 1
+    } else {
+        index.wrapping_sub(1)
+    }
+}
 
 impl<'a> Cursor<'a> {
     pub(super) fn seek_forward(&mut self, key: &[u8]) -> Result<bool> {
@@ -53,12 +63,7 @@ impl<'a> Cursor<'a> {
             match self.at {
                 At::Tree => {
                     let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
-                    // An index that wraps is in no run.
-                    let index = if forward {
-                        index + 1
-                    } else {
-                        index.wrapping_sub(1)
-                    };
+                    let index = neighbour(index, forward);
                     if self.run.contains(&index) {
                         if self.view.now != 0 {
                             return self.step_in_run(index);
@@ -74,7 +79,13 @@ impl<'a> Cursor<'a> {
                     }
                 }
                 At::Layer(layer) if self.sharing == 1 && !self.has_ranges => {
-                    return Ok(self.follow(layer)? || self.settle()?);
+                    if self.follow(layer)? {
+                        return Ok(true);
+                    }
+                    if self.may_look_ahead() {
+                        return self.settle_ahead(0);
+                    }
+                    return self.settle();
                 }
                 At::Layer(_) => {}
                 At::Nowhere => return Ok(false),
@@ -86,112 +97,21 @@ impl<'a> Cursor<'a> {
     /// A step from one source to another.
     #[inline(never)]
     fn step_joining(&mut self, forward: bool) -> Result<bool> {
+        // A run of the tree that comes to the end of its leaf may go on in the next.
+        let meets_others = || self.sharing > 1 || self.leaf_goes_on();
         if forward == self.forward
-            && (self.at == At::Ahead || self.sharing > 1 && self.may_look_ahead())
+            && (self.at == At::Ahead || self.may_look_ahead() && meets_others())
         {
             return self.step_ahead();
-        }
-        if forward == self.forward
-            && self.at == At::Tree
-            && let Some(layer) = self.only_layer()
-            && let Some((leaf, index)) = self.neighbour_in_leaf()
-            && let Some(is_valid) = self.meet(layer, leaf, index)?
-        {
-            return Ok(is_valid);
         }
         self.step_deciding(forward)
     }
 
-    /// The layer, if it and the tree are the only sources in what is left of the tree's leaf, nothing has to be asked of an entry but whether it
-    /// is there, and the bounds end beyond the leaf.
+    /// Whether the leaf of the tree's position goes on in the direction of the cursor.
     #[inline(always)]
-    fn only_layer(&self) -> Option<usize> {
-        if self.has_ranges || self.view.now != 0 {
-            return None;
-        }
-        match self.order[..] {
-            [At::Tree, At::Layer(layer), ..] | [At::Layer(layer), At::Tree, ..] => {
-                self.is_leaf_inside().then_some(layer)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether, in the direction of the cursor, the bounds end beyond the leaf of the tree, and the third source stands there.
-    #[inline(always)]
-    fn is_leaf_inside(&self) -> bool {
-        let Some((leaf, _)) = self.tree.leaf() else {
-            return false;
-        };
-        let third = self.order.get(2).map(|&third| self.source_key(third));
-        if self.forward {
-            let is_below = |key: &[u8]| leaf.cmp_key(leaf.len() - 1, key).is_lt();
-            self.hi.as_deref().is_none_or(is_below) && third.is_none_or(is_below)
-        } else {
-            (self.lo.is_empty() || leaf.cmp_key(0, &self.lo).is_ge())
-                && third.is_none_or(|key| leaf.cmp_key(0, key).is_gt())
-        }
-    }
-
-    /// The leaf of the tree's position, and the index of what comes next in it.
-    #[inline(always)]
-    pub(super) fn neighbour_in_leaf(&self) -> Option<(Leaf<'a>, usize)> {
-        let (leaf, index) = self.tree.leaf()?;
-        let next = if self.forward {
-            index + 1
-        } else {
-            index.wrapping_sub(1)
-        };
-        (next < leaf.len()).then_some((leaf, next))
-    }
-
-    /// Joins the only layer, at its next key, with the entries of the tree's leaf from `index` on: the position is at the first of both that has
-    /// a value. What `settle` does for any number of sources. `None` where the leaf or the layer ends before there is one: the position is on
-    /// the last key that was met, which has no value. Other sources stand beyond the leaf, where the layer may come to as well.
-    #[inline(never)]
-    fn meet(&mut self, layer: usize, leaf: Leaf<'a>, mut index: usize) -> Result<Option<bool>> {
-        let forward = self.forward;
-        let value = loop {
-            self.tree.set_index(index);
-            let key = self.layers[layer].cursor.key();
-            let order = self.compare(At::Tree, At::Layer(layer));
-            if order.is_lt() {
-                (self.order[0], self.order[1]) = (At::Tree, At::Layer(layer));
-                self.at = At::Tree;
-                self.sharing = 1;
-                if forward {
-                    self.run = index..leaf.lower_bound_from(index + 1, key);
-                } else {
-                    self.find_run();
-                }
-                self.sift(1);
-                let value = read_stored(self.view.pager, leaf.value(index));
-                return self.take(value).map(Some);
-            }
-            self.sharing = if order.is_eq() { 2 } else { 1 };
-            let source = &mut self.layers[layer];
-            match source.cursor.resolve(source.csn) {
-                Found::Value(value) => break Some(Ok(value)),
-                Found::Large(pointer) => break Some(read_large(self.view.pager, pointer)),
-                Found::Absent if self.sharing == 2 => {
-                    break Some(read_stored(self.view.pager, leaf.value(index)));
-                }
-                Found::Absent | Found::Deleted => {}
-            }
-            let next = match (self.sharing, forward) {
-                (2, true) => index + 1,
-                (2, false) => index.wrapping_sub(1),
-                _ => index,
-            };
-            if next >= leaf.len() || !source.cursor.step(forward) {
-                break None;
-            }
-            index = next;
-        };
-        (self.order[0], self.order[1]) = (At::Layer(layer), At::Tree);
-        self.at = At::Layer(layer);
-        self.run = 0..0;
-        value.map(|value| self.take(value)).transpose()
+    fn leaf_goes_on(&self) -> bool {
+        let leaf = self.tree.leaf();
+        leaf.is_some_and(|(leaf, index)| neighbour(index, self.forward) < leaf.len())
     }
 
     /// To the entry at `index` of the run, or the first one behind it that has not expired.
@@ -204,12 +124,7 @@ impl<'a> Cursor<'a> {
             if self.take_live(stored)? {
                 return Ok(true);
             }
-            // An index that wraps is in no run.
-            index = if self.forward {
-                index + 1
-            } else {
-                index.wrapping_sub(1)
-            };
+            index = neighbour(index, self.forward);
         }
         self.step_deciding(self.forward)
     }
@@ -278,13 +193,11 @@ impl<'a> Cursor<'a> {
                 }
                 return Ok(true);
             }
-            if self.sharing == 2
-                && let Some(layer) = self.only_layer()
-                && let Some((leaf, index)) = self.neighbour_in_leaf()
-                && self.layers[layer].cursor.step(self.forward)
-                && let Some(is_valid) = self.meet(layer, leaf, index)?
-            {
-                return Ok(is_valid);
+            if self.may_look_ahead() && !self.is_one_alone() {
+                if self.find_ahead((1 << self.sharing) - 1)? {
+                    return Ok(true);
+                }
+                continue;
             }
             self.pass_sharing()?;
             match self.at {
@@ -463,7 +376,7 @@ impl<'a> Cursor<'a> {
                 .as_deref()
                 .is_some_and(|hi| compare_keys(key, hi).is_ge())
         } else {
-            self.is_before(key)
+            !self.lo.is_empty() && self.is_before(key)
         }
     }
 
@@ -479,7 +392,7 @@ impl<'a> Cursor<'a> {
             At::Nowhere => &[],
             At::Layer(index) => self.layers[index].cursor.key(),
             At::Tree => self.tree.key(),
-            At::Ahead => self.lockstep.key(),
+            At::Ahead => self.key_found(),
         }
     }
 

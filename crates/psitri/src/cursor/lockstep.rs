@@ -1,13 +1,13 @@
-//! Sources that share their keys, as a buffer does with older ones and with the tree when everything was overwritten: they are joined for many keys
-//! in a row, and a step takes the next entry that was found.
+//! Sources whose keys alternate: they are joined for many keys in a row, and a step takes the next entry that was found.
 //!
-//! Only what layers have to say is found ahead. A key that only the tree has, a value outside of its entry, the end of the tree's leaf and of the
-//! bounds are where it ends, and the general way goes on.
+//! Values outside of their entry, the end of the tree's leaf and that of the bounds are where it ends, and the general way goes on; as it does where
+//! one source has many keys in a row, which costs less there.
 //!
 //! # Invariants
 //! (1) With a position that was found ahead, every source stands at its first key behind all that was found. `order` are the sources that
 //!     stand on a key, in no order. The exception is the tree if it `is_behind`: it stands on the last key that was met, at the end of its leaf.
-//! (2) Ahead nothing is read but memory and the leaf of the tree's position: damage behind the position is not met.
+//! (2) Ahead nothing is read but memory and the leaf of the tree's position: damage behind the position is not met. All entries of the tree that
+//!     were found are in that leaf; the key of the tree's cursor is that of the last of these that was taken.
 //! (3) Nothing that was found ahead changes: the cursor is of a snapshot, or of a transaction that cannot write while the cursor lives.
 //!
 //! # Failure modes
@@ -15,22 +15,43 @@
 
 use std::cmp::Ordering;
 
-use super::{At, Cursor};
-use crate::{Result, buffer::Found};
+use super::{At, Cursor, join::neighbour};
+use crate::{
+    Result,
+    buffer::Found,
+    node::{Leaf, Stored},
+};
 
 /// Most entries that are found ahead.
-const AHEAD_MAX: usize = 32;
+const AHEAD_MAX: usize = 16;
+/// How many are looked for first.
+const WANT_FIRST: usize = 4;
 /// More sources are not joined ahead: there is a bit for each.
 const SOURCES_MAX: usize = 32;
+/// So many entries of one source in a row are taken to be the beginning of more.
+const ALONE_MAX: usize = 8;
 
 /// Entries that were found ahead.
 pub(super) struct Lockstep<'a> {
-    found: Vec<(&'a [u8], &'a [u8])>,
+    found: Vec<(Key<'a>, &'a [u8])>,
     /// How many of them were taken. The last one of these is the position.
     taken: usize,
     /// How many to look for the next time: a short range pays for no more than twice its length.
     want: usize,
     is_behind: bool,
+    /// The last that were found are of one source, and its next ones may be.
+    is_alone: bool,
+}
+
+/// The newest of the layers that stand on the first key of all layers, and the places of all of these; if there are any.
+type FirstLayer = Option<(usize, u64)>;
+
+/// Where the key of an entry is.
+#[derive(Clone, Copy)]
+enum Key<'a> {
+    Here(&'a [u8]),
+    /// At an index of the tree's leaf.
+    InLeaf(usize),
 }
 
 impl<'a> Lockstep<'a> {
@@ -38,59 +59,87 @@ impl<'a> Lockstep<'a> {
         Lockstep {
             found: Vec::new(),
             taken: 0,
-            want: 1,
+            want: WANT_FIRST,
             is_behind: false,
+            is_alone: false,
         }
     }
 
     /// Forgets everything: the sources are somewhere else.
     pub fn restart(&mut self) {
         self.found.clear();
-        (self.taken, self.want, self.is_behind) = (0, 1, false);
-    }
-
-    /// Key of the position.
-    #[inline(always)]
-    pub fn key(&self) -> &'a [u8] {
-        self.found[self.taken - 1].0
+        (self.taken, self.want) = (0, WANT_FIRST);
+        (self.is_behind, self.is_alone) = (false, false);
     }
 }
 
 impl<'a> Cursor<'a> {
-    /// Whether the sources may be joined ahead: nothing has to be asked of an entry but whether it is there.
+    /// Whether the sources are joined ahead: there are several, and nothing has to be asked of an entry but whether it is there.
     #[inline(always)]
     pub(super) fn may_look_ahead(&self) -> bool {
-        !self.has_ranges && self.view.now == 0 && self.order.len() <= SOURCES_MAX
+        !self.has_ranges && self.view.now == 0 && (2..=SOURCES_MAX).contains(&self.order.len())
+    }
+
+    /// Key of the position, which was found ahead.
+    #[inline(always)]
+    pub(super) fn key_found(&self) -> &[u8] {
+        match self.lockstep.found[self.lockstep.taken - 1].0 {
+            Key::Here(key) => key,
+            Key::InLeaf(_) => self.tree.key(),
+        }
     }
 
     /// To the next entry that was found ahead; false if there is none.
     #[inline(always)]
     pub(super) fn take_ahead(&mut self) -> bool {
         let Lockstep { found, taken, .. } = &mut self.lockstep;
-        let Some(&(_, value)) = found.get(*taken) else {
+        let Some(&(key, value)) = found.get(*taken) else {
             return false;
         };
+        if let Key::InLeaf(index) = key {
+            self.tree.load_key_of(index);
+        }
         self.value = value;
         *taken += 1;
         true
     }
 
-    /// A step, in the direction of the cursor, from a position that several sources share, or from the last one that was found ahead.
+    /// A step, in the direction of the cursor, from a position that several sources may share, or from the last one that was found ahead.
     #[inline(never)]
     pub(super) fn step_ahead(&mut self) -> Result<bool> {
-        let mut passed = match self.at {
-            At::Ahead => 0u64,
+        let passed = match self.at {
+            At::Ahead => 0,
             _ => (1 << self.sharing) - 1,
         };
+        self.settle_ahead(passed)
+    }
+
+    /// Finds the position behind the keys of the sources at the places in `passed`. Those that stand on a key are in `order`, which need not be in
+    /// order.
+    pub(super) fn settle_ahead(&mut self, passed: u64) -> Result<bool> {
+        Ok(self.find_ahead(passed)? || self.settle()?)
+    }
+
+    /// Finds the position there, unless it is where joining ahead ends: then the sources are in order.
+    #[inline(never)]
+    pub(super) fn find_ahead(&mut self, mut passed: u64) -> Result<bool> {
         self.sharing = 1;
         loop {
             if self.lockstep.is_behind {
                 self.pass_leaf()?;
             }
-            self.look_ahead(passed);
-            if self.take_ahead() {
-                (self.at, self.run) = (At::Ahead, 0..0);
-                return Ok(true);
+            let is_alone = std::mem::take(&mut self.lockstep.is_alone);
+            if !is_alone || passed != 0 {
+                match self.order[..] {
+                    [At::Tree, At::Layer(_)] | [At::Layer(_), At::Tree] => {
+                        self.look_ahead::<false>(passed);
+                    }
+                    _ => self.look_ahead::<true>(passed),
+                }
+                if self.take_ahead() {
+                    (self.at, self.run) = (At::Ahead, 0..0);
+                    return Ok(true);
+                }
             }
             if !self.lockstep.is_behind {
                 break;
@@ -101,7 +150,13 @@ impl<'a> Cursor<'a> {
             self.tree.load_key();
         }
         self.sort();
-        self.settle()
+        Ok(false)
+    }
+
+    /// Whether it was found that one source has many keys in a row: the general way is better for them.
+    #[inline(always)]
+    pub(super) fn is_one_alone(&mut self) -> bool {
+        std::mem::take(&mut self.lockstep.is_alone)
     }
 
     /// Moves the tree to its next leaf.
@@ -122,62 +177,164 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Moves the sources at the places in `passed` on, and joins all of them from there.
+    /// Moves the sources at the places in `passed` on, and joins all of them from there: the first of the layers, which is another one only when
+    /// that was passed, with the tree. Compiled once more for what is most frequent by far, the tree and one layer, which takes three quarters of the
+    /// time.
     #[inline(always)]
-    fn look_ahead(&mut self, mut passed: u64) {
+    fn look_ahead<const ANY: bool>(&mut self, passed: u64) {
         let forward = self.forward;
         self.lockstep.found.clear();
         self.lockstep.taken = 0;
         let want = self.lockstep.want;
         self.lockstep.want = (2 * want).min(AHEAD_MAX);
+        let is_leaf_inside = self.is_leaf_inside();
+        let tree = self.place_of(At::Tree);
+        let (leaf, mut index) = match self.tree.leaf() {
+            Some((leaf, index)) if tree != 0 => (Some(leaf), index),
+            _ => (None, 0),
+        };
+        let (mut passes_tree, mut layers_passed) = (passed & tree != 0, passed & !tree);
+        let mut first = self.first_layer();
+        let mut alone = 0;
         loop {
-            let mut has_ended = false;
-            while passed != 0 {
-                match self.order[passed.trailing_zeros() as usize] {
-                    At::Layer(layer) => has_ended |= !self.layers[layer].cursor.step(forward),
-                    At::Tree => match self.neighbour_in_leaf() {
-                        Some((_, index)) => self.tree.move_to(index),
-                        None => self.lockstep.is_behind = true,
-                    },
-                    At::Nowhere | At::Ahead => {}
-                }
-                passed &= passed - 1;
+            if layers_passed != 0 {
+                first = self.pass_layers::<ANY>(layers_passed, first);
             }
-            if has_ended {
-                let layers = &self.layers;
-                self.order.retain(|&source| match source {
-                    At::Layer(layer) => layers[layer].cursor.is_valid(),
-                    _ => true,
-                });
-            }
-            if self.lockstep.is_behind || self.lockstep.found.len() == want {
-                return;
-            }
-            let Some(&first) = self.order.first() else {
-                return;
-            };
-            let (mut least, mut sharing) = (first, 1u64);
-            for (place, &source) in self.order.iter().enumerate().skip(1) {
-                match self.compare(least, source) {
-                    Ordering::Less => {}
-                    Ordering::Equal => (least, sharing) = (least.min(source), sharing | 1 << place),
-                    Ordering::Greater => (least, sharing) = (source, 1 << place),
+            if passes_tree && let Some(leaf) = leaf {
+                let next = neighbour(index, forward);
+                if next < leaf.len() {
+                    index = next;
+                } else {
+                    self.lockstep.is_behind = true;
                 }
             }
-            let At::Layer(layer) = least else {
-                return;
+            self.lockstep.is_alone = alone == ALONE_MAX;
+            if self.lockstep.is_behind
+                || self.lockstep.is_alone
+                || self.lockstep.found.len() == want
+            {
+                break;
+            }
+            let Some((layer, places)) = first else {
+                break;
             };
-            let layer = &self.layers[layer];
-            let key = layer.cursor.key();
-            if self.is_outside(key) {
-                return;
+            let source = &self.layers[layer];
+            let key = source.cursor.key();
+            let order = leaf.map_or(Ordering::Greater, |leaf| {
+                let order = leaf.cmp_key(index, key);
+                if forward { order } else { order.reverse() }
+            });
+            let entry = match leaf {
+                Some(leaf) if order.is_lt() => {
+                    if !is_leaf_inside && self.is_index_outside(leaf, index) {
+                        break;
+                    }
+                    let Stored::Inline(value) = leaf.value(index) else {
+                        break;
+                    };
+                    alone = if layers_passed == 0 { alone + 1 } else { 1 };
+                    (layers_passed, passes_tree) = (0, true);
+                    (Key::InLeaf(index), value)
+                }
+                _ => {
+                    if self.is_outside(key) {
+                        break;
+                    }
+                    let is_alone = !passes_tree && order.is_ne() && layers_passed == places;
+                    alone = if is_alone { alone + 1 } else { 1 };
+                    (layers_passed, passes_tree) = (places, order.is_eq());
+                    match source.cursor.resolve(source.csn) {
+                        Found::Value(value) => (Key::Here(key), value),
+                        Found::Large(_) => break,
+                        Found::Deleted => continue,
+                        Found::Absent => {
+                            // The others have their say.
+                            (layers_passed, passes_tree) = (self.place_of(At::Layer(layer)), false);
+                            continue;
+                        }
+                    }
+                }
+            };
+            self.lockstep.found.push(entry);
+        }
+        if leaf.is_some() {
+            self.tree.move_to(index);
+        }
+    }
+
+    /// Moves the layers at these places on; those that have come to their end are no sources any more. Returns what is first then.
+    #[inline(always)]
+    fn pass_layers<const ANY: bool>(&mut self, mut places: u64, first: FirstLayer) -> FirstLayer {
+        if !ANY
+            && let Some((layer, _)) = first
+            && self.layers[layer].cursor.step(self.forward)
+        {
+            return first;
+        }
+        let mut has_ended = !ANY;
+        while ANY && places != 0 {
+            if let At::Layer(layer) = self.order[places.trailing_zeros() as usize] {
+                has_ended |= !self.layers[layer].cursor.step(self.forward);
             }
-            match layer.cursor.resolve(layer.csn) {
-                Found::Value(value) => self.lockstep.found.push((key, value)),
-                Found::Deleted => {}
-                Found::Absent | Found::Large(_) => return,
-            }
-            passed = sharing;
+            places &= places - 1;
+        }
+        if has_ended {
+            let layers = &self.layers;
+            self.order.retain(|&source| match source {
+                At::Layer(layer) => layers[layer].cursor.is_valid(),
+                _ => true,
+            });
+        }
+        self.first_layer()
+    }
+
+    #[inline(always)]
+    fn first_layer(&self) -> FirstLayer {
+        let mut first = None;
+        for (place, &source) in self.order.iter().enumerate() {
+            let At::Layer(layer) = source else {
+                continue;
+            };
+            first = Some(match first {
+                None => (layer, 1 << place),
+                Some((least, places)) => match self.compare(At::Layer(least), At::Layer(layer)) {
+                    Ordering::Less => (least, places),
+                    Ordering::Equal => (least.min(layer), places | 1 << place),
+                    Ordering::Greater => (layer, 1 << place),
+                },
+            });
+        }
+        first
+    }
+
+    /// A bit at the place of a source, 0 if it is none any more.
+    #[inline(always)]
+    fn place_of(&self, source: At) -> u64 {
+        let place = self.order.iter().position(|&other| other == source);
+        place.map_or(0, |place| 1 << place)
+    }
+
+    /// Whether, in the direction of the cursor, the bounds end beyond the leaf of the tree.
+    #[inline(always)]
+    fn is_leaf_inside(&self) -> bool {
+        let Some((leaf, _)) = self.tree.leaf() else {
+            return true;
+        };
+        if self.forward {
+            let hi = self.hi.as_deref();
+            hi.is_none_or(|hi| leaf.cmp_key(leaf.len() - 1, hi).is_lt())
+        } else {
+            self.lo.is_empty() || leaf.cmp_key(0, &self.lo).is_ge()
+        }
+    }
+
+    /// Whether, in the direction of the cursor, the bounds end before an entry of the tree.
+    fn is_index_outside(&self, leaf: Leaf<'a>, index: usize) -> bool {
+        if self.forward {
+            let hi = self.hi.as_deref();
+            hi.is_some_and(|hi| leaf.cmp_key(index, hi).is_ge())
+        } else {
+            leaf.cmp_key(index, &self.lo).is_lt()
         }
     }
 }

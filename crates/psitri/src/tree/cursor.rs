@@ -83,6 +83,13 @@ impl<'a> TreeCursor<'a> {
         self.index = index;
     }
 
+    /// Brings the key of another entry of the leaf, in the place of that of the position: [`load_key`](TreeCursor::load_key) has to follow.
+    #[inline(always)]
+    pub fn load_key_of(&mut self, index: usize) {
+        let leaf = self.leaf.expect("the cursor is positioned");
+        leaf.load_suffix(index, &mut self.key);
+    }
+
     /// Brings the key of the position after [`move_to`](TreeCursor::move_to).
     pub fn load_key(&mut self) {
         self.set_index(self.index);
