@@ -1,6 +1,8 @@
-//! A database: opening, keyspaces, and the beginning of everything else.
+//! A database: opening, keyspaces, and the beginning of everything else. Its threads and its end are in `database/lifetime.rs`.
 
-use std::{path::Path, thread::JoinHandle};
+mod lifetime;
+
+use std::path::Path;
 
 use crate::{
     Keyspace, KeyspaceOptions, Options, ReadMode, Result, Snapshot, WriteTxn,
@@ -8,16 +10,18 @@ use crate::{
     engine::Engine,
     error::Error,
     keyspace::{KeyspaceCore, Place, check_name},
-    lookup, merger,
+    layers::{CSN_NEWEST, View},
     options::OpenKind,
     recovery,
     state::{KeyspaceState, Reach},
-    storage::{MemoryStorage, OsStorage, Storage, StorageError},
-    sync::{Arc, Mutex, Ordering},
+    storage::{MemoryStorage, OsStorage, Storage},
+    sync::Arc,
     tree::Root,
     txn::TxnKind,
     wal::ops::OpsBuilder,
 };
+use lifetime::HOLDS;
+pub(crate) use lifetime::{DatabaseCore, Hold};
 
 /// An open database. A handle: cheap to clone, usable from any thread.
 ///
@@ -44,25 +48,6 @@ use crate::{
 pub struct Database {
     pub(crate) core: Arc<DatabaseCore>,
     holds: Arc<[Arc<Hold>; HOLDS]>,
-}
-
-/// What snapshots keep a database open by. There are several, so that readers do not wait for one another's changes of one count of references:
-/// each uses the one of its pin's cell, as cells are its thread's as a rule.
-#[repr(align(128))] // behind a count that others change
-pub(crate) struct Hold {
-    pub engine: Arc<Engine>,
-    /// Last: closing is its business.
-    _core: Arc<DatabaseCore>,
-}
-
-const HOLDS: usize = 16;
-
-/// What handles, snapshots and transactions keep open.
-#[repr(align(128))] // as `Hold`
-pub(crate) struct DatabaseCore {
-    pub engine: Arc<Engine>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    pub batches: crate::batch::BatchQueue,
 }
 
 impl std::fmt::Debug for Database {
@@ -138,31 +123,8 @@ impl Database {
     }
 
     fn start(engine: Engine) -> Result<Database> {
-        let core = DatabaseCore {
-            engine: Arc::new(engine),
-            threads: Default::default(),
-            batches: Default::default(),
-        };
-        core.start_threads()?;
-        let engine = &core.engine;
-        if engine.has_many_short_segments()
-            && let Err(error) = engine.checkpoint_fully()
-        {
-            if engine.is_poisoned() {
-                return Err(error);
-            }
-            // The database is open all the same, and the next opening tries again.
-            engine.note_failure(&error);
-        }
-        engine.merge_what_was_replayed();
-        let core = Arc::new(core);
-        let hold = || {
-            Arc::new(Hold {
-                engine: Arc::clone(&core.engine),
-                _core: Arc::clone(&core),
-            })
-        };
-        let holds = Arc::new(std::array::from_fn(|_| hold()));
+        let core = DatabaseCore::start(engine)?;
+        let holds = Arc::new(Hold::several(&core));
         Ok(Database { core, holds })
     }
 
@@ -436,14 +398,15 @@ impl Database {
         if core.database != self.core.engine.id {
             return;
         }
+        let engine = &self.core.engine;
+        let state = engine.states.current();
+        let Some(found) = state.keyspace(core.slot, core.id) else {
+            return;
+        };
+        let (mode, csn) = (ReadMode::Latest, CSN_NEWEST);
+        let view = View::new(&engine.pager, &state, found, core.slot, csn, mode, 0);
         for keys in keys.chunks(PREFETCH_KEYS_MAX) {
-            let hashes = &hashes_of(keys)[..keys.len()];
-            let state = self.core.engine.states.current();
-            for generation in &state.generations {
-                if let Some(buffer) = generation.buffer(core.slot) {
-                    buffer.prefetch_directory(hashes);
-                }
-            }
+            view.prefetch_directories(&hashes_of(keys)[..keys.len()]);
         }
     }
 
@@ -625,87 +588,5 @@ impl Database {
         }
         self.core.engine.check_writable()?;
         self.core.engine.checkpoint_to_close()
-    }
-}
-
-/// Runs a background thread. If it panics, nobody would do its work, and those who wait for it would wait for ever: writes are
-/// refused from then on.
-fn run_guarded(engine: &Engine, body: fn(&Engine)) {
-    let run = std::panic::AssertUnwindSafe(|| body(engine));
-    if std::panic::catch_unwind(run).is_err() {
-        engine.poison(&Error::BackgroundPanic);
-    }
-}
-
-/// What a background thread does.
-type Body = fn(&Engine);
-
-impl DatabaseCore {
-    fn start_threads(&self) -> Result<()> {
-        let engine = &self.engine;
-        if engine.read_only {
-            return Ok(());
-        }
-        // In memory there is nothing to store.
-        let is_stored = !engine.in_memory;
-        let has_tables = engine.options.lookup_table_bytes > 0;
-        let bodies: [(bool, &str, Body); 4] = [
-            (true, "psitri-merge", merger::run),
-            (is_stored, "psitri-ckpt", Engine::run_checkpoints),
-            (is_stored, "psitri-log", Engine::run_log),
-            (has_tables, "psitri-table", lookup::run),
-        ];
-        for (_, name, body) in bodies.into_iter().filter(|body| body.0) {
-            let engine = Arc::clone(engine);
-            let builder = std::thread::Builder::new().name(name.into());
-            match builder.spawn(move || run_guarded(&engine, body)) {
-                Ok(thread) => self.threads.lock().push(thread),
-                Err(source) => {
-                    // Those that were started must not keep the database locked.
-                    self.stop_threads();
-                    let what = format!("background thread {name}");
-                    return Err(StorageError::io("start", &what, source).into());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn stop_threads(&self) {
-        {
-            let mut signals = self.engine.signals.lock.lock();
-            signals.stopping = true;
-            self.engine.signals.work.notify_all();
-            self.engine.signals.tables.notify_all();
-        }
-        for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has nothing more to say here; the log has everything.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for DatabaseCore {
-    fn drop(&mut self) {
-        let engine = &self.engine;
-        trace_span!(INFO, "close", path = %engine.storage.describe());
-        let may_write = !engine.read_only && !engine.is_poisoned() && !engine.in_memory;
-        // Without its threads, an opening that failed, nothing would be merged.
-        let is_running = !self.threads.lock().is_empty();
-        if may_write && is_running && !engine.is_at_rest() {
-            // Nothing is lost if this fails: the log has everything.
-            let _ = engine.checkpoint_to_close();
-        }
-        self.stop_threads();
-        // A checkpoint that was at work may have failed, and whoever is poisoned did not even try.
-        engine.flush_promised_at_last();
-        if let Some(log) = &engine.log {
-            if !engine.is_poisoned() {
-                // A file system without holes keeps the space.
-                let _ = log.trim(engine.replay_from.load(Ordering::Relaxed));
-            }
-            // Spares hold nothing; the next opening removes what stays.
-            let _ = log.shrink();
-        }
     }
 }
