@@ -74,9 +74,9 @@ pub struct Cursor<'a> {
     has_ranges: bool,
     /// With a position in the tree: entries of the leaf that follow one another without an entry of a layer between them.
     run: Range<usize>,
-    /// The sources that stand on a key, as their keys follow one another.
+    /// The sources that stand on a key, as their keys follow one another; in no order if the position was found ahead.
     order: Vec<At>,
-    /// How many of them stand on the position's key.
+    /// How many of them stand on the position's key, if it was not found ahead.
     sharing: usize,
     /// What was found ahead.
     lockstep: Lockstep<'a>,

@@ -399,13 +399,13 @@ impl Database {
             return;
         }
         let engine = &self.core.engine;
-        let state = engine.states.current();
-        let Some(found) = state.keyspace(core.slot, core.id) else {
-            return;
-        };
-        let (mode, csn) = (ReadMode::Latest, CSN_NEWEST);
-        let view = View::new(&engine.pager, &state, found, core.slot, csn, mode, 0);
         for keys in keys.chunks(PREFETCH_KEYS_MAX) {
+            let state = engine.states.current();
+            let Some(found) = state.keyspace(core.slot, core.id) else {
+                return;
+            };
+            let (mode, csn) = (ReadMode::Latest, CSN_NEWEST);
+            let view = View::new(&engine.pager, &state, found, core.slot, csn, mode, 0);
             view.prefetch_directories(&hashes_of(keys)[..keys.len()]);
         }
     }

@@ -40,7 +40,7 @@ const VERSION_AHEAD_MAX: usize = 16;
 /// Ranges shorter than this are not counted as read.
 const PASSED_FROM: usize = 32;
 
-/// How many of its bytes are asked for; what follows them is a stream that the processor notices.
+/// How many bytes of a version are asked for; what follows them is a stream that the processor notices.
 const VERSION_BYTES_MAX: usize = 4 * LINE_BYTES;
 
 /// Entries that the walk passed already.

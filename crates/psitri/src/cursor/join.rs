@@ -3,9 +3,9 @@
 //! # Invariants
 //! (1) Going forward, every source stands at its first key at or after the position; going backward, at its last at or before it. Going
 //!     forward, what a layer has before its `from` does not count: the tree has it.
-//! (2) `order` are the sources that stand on a key, in the order of their keys in the direction of the cursor; of equal keys the newest
+//! (2) Unless the position was found ahead (`lockstep.rs`), `order` are the sources that stand on a key, in the order of their keys in the direction of the cursor; of equal keys the newest
 //!     comes first, and the tree last.
-//! (3) With a position, the first `sharing` of `order` stand on its key; the first of them is `at`. What they have to say about the key was
+//! (3) With such a position, the first `sharing` of `order` stand on its key; the first of them is `at`. What they have to say about the key was
 //!     heard. They move on with the next step, so that damage behind the key is not met before.
 //! (4) `lead` is 0 but for a position in a layer that is the first source.
 //! (5) With a position in the tree, `run` are indices of its leaf without a key of a layer, or an end of the bounds, between them. It is
@@ -193,7 +193,7 @@ impl<'a> Cursor<'a> {
                 }
                 return Ok(true);
             }
-            if self.may_look_ahead() && !self.is_one_alone() {
+            if self.may_look_ahead() && !self.take_alone() {
                 if self.find_ahead((1 << self.sharing) - 1)? {
                     return Ok(true);
                 }

@@ -1,13 +1,14 @@
 //! Sources whose keys alternate: they are joined for many keys in a row, and a step takes the next entry that was found.
 //!
-//! Values outside of their entry, the end of the tree's leaf and that of the bounds are where it ends, and the general way goes on; as it does where
-//! one source has many keys in a row, which costs less there.
+//! Values outside of their entry, the end of the tree's leaf, of the bounds and of the last layer are where it ends, and the general way goes on; as it
+//! does where one source has many keys in a row, which costs less there.
 //!
 //! # Invariants
-//! (1) With a position that was found ahead, every source stands at its first key behind all that was found. `order` are the sources that
-//!     stand on a key, in no order. The exception is the tree if it `is_behind`: it stands on the last key that was met, at the end of its leaf.
+//! (1) With a position that was found ahead, every source stands behind all that was found, and at its first key there but for keys without a
+//!     value. `order` are the sources that stand on a key, in no order. The exception is the tree if it `is_behind`: it stands on the last key that
+//!     was met, at the end of its leaf.
 //! (2) Ahead nothing is read but memory and the leaf of the tree's position: damage behind the position is not met. All entries of the tree that
-//!     were found are in that leaf; the key of the tree's cursor is that of the last of these that was taken.
+//!     were found are in that leaf; with a position on one of these, its key is that of the tree's cursor.
 //! (3) Nothing that was found ahead changes: the cursor is of a snapshot, or of a transaction that cannot write while the cursor lives.
 //!
 //! # Failure modes
@@ -28,18 +29,20 @@ const AHEAD_MAX: usize = 16;
 const WANT_FIRST: usize = 4;
 /// More sources are not joined ahead: there is a bit for each.
 const SOURCES_MAX: usize = 32;
-/// So many entries of one source in a row are taken to be the beginning of more.
+/// So many keys of one source in a row are taken to be the beginning of more.
 const ALONE_MAX: usize = 8;
+/// What was found does not wait for more behind so many keys without a value.
+const DEAD_MAX: usize = 8;
 
 /// Entries that were found ahead.
 pub(super) struct Lockstep<'a> {
     found: Vec<(Key<'a>, &'a [u8])>,
     /// How many of them were taken. The last one of these is the position.
     taken: usize,
-    /// How many to look for the next time: a short range pays for no more than twice its length.
+    /// How many to look for the next time: twice as many as the last time, so that a short range pays for little more than twice its length.
     want: usize,
     is_behind: bool,
-    /// The last that were found are of one source, and its next ones may be.
+    /// The last keys that were met are of one source, and its next ones may be.
     is_alone: bool,
 }
 
@@ -104,7 +107,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// A step, in the direction of the cursor, from a position that several sources may share, or from the last one that was found ahead.
+    /// A step, in the direction of the cursor, from a position that no source can go on from alone, or from the last one that was found ahead.
     #[inline(never)]
     pub(super) fn step_ahead(&mut self) -> Result<bool> {
         let passed = match self.at {
@@ -120,7 +123,8 @@ impl<'a> Cursor<'a> {
         Ok(self.find_ahead(passed)? || self.settle()?)
     }
 
-    /// Finds the position there, unless it is where joining ahead ends: then the sources are in order.
+    /// Finds the position behind the keys of the sources at the places in `passed`, unless joining ahead ends before one is found: false, and the
+    /// sources are in order.
     #[inline(never)]
     pub(super) fn find_ahead(&mut self, mut passed: u64) -> Result<bool> {
         self.sharing = 1;
@@ -128,8 +132,7 @@ impl<'a> Cursor<'a> {
             if self.lockstep.is_behind {
                 self.pass_leaf()?;
             }
-            let is_alone = std::mem::take(&mut self.lockstep.is_alone);
-            if !is_alone || passed != 0 {
+            if !self.take_alone() || passed != 0 {
                 match self.order[..] {
                     [At::Tree, At::Layer(_)] | [At::Layer(_), At::Tree] => {
                         self.look_ahead::<false>(passed);
@@ -153,9 +156,9 @@ impl<'a> Cursor<'a> {
         Ok(false)
     }
 
-    /// Whether it was found that one source has many keys in a row: the general way is better for them.
+    /// Whether it was just found that one source has many keys in a row: the general way is better for them.
     #[inline(always)]
-    pub(super) fn is_one_alone(&mut self) -> bool {
+    pub(super) fn take_alone(&mut self) -> bool {
         std::mem::take(&mut self.lockstep.is_alone)
     }
 
@@ -186,7 +189,6 @@ impl<'a> Cursor<'a> {
         self.lockstep.found.clear();
         self.lockstep.taken = 0;
         let want = self.lockstep.want;
-        self.lockstep.want = (2 * want).min(AHEAD_MAX);
         let is_leaf_inside = self.is_leaf_inside();
         let tree = self.place_of(At::Tree);
         let (leaf, mut index) = match self.tree.leaf() {
@@ -195,7 +197,7 @@ impl<'a> Cursor<'a> {
         };
         let (mut passes_tree, mut layers_passed) = (passed & tree != 0, passed & !tree);
         let mut first = self.first_layer();
-        let mut alone = 0;
+        let (mut alone, mut dead) = (0, 0);
         loop {
             if layers_passed != 0 {
                 first = self.pass_layers::<ANY>(layers_passed, first);
@@ -209,10 +211,9 @@ impl<'a> Cursor<'a> {
                 }
             }
             self.lockstep.is_alone = alone == ALONE_MAX;
-            if self.lockstep.is_behind
-                || self.lockstep.is_alone
-                || self.lockstep.found.len() == want
-            {
+            let found = self.lockstep.found.len();
+            let is_enough = found == want || found > 0 && dead >= DEAD_MAX;
+            if is_enough || self.lockstep.is_behind || self.lockstep.is_alone {
                 break;
             }
             let Some((layer, places)) = first else {
@@ -240,14 +241,19 @@ impl<'a> Cursor<'a> {
                     if self.is_outside(key) {
                         break;
                     }
-                    let is_alone = !passes_tree && order.is_ne() && layers_passed == places;
+                    let is_one = order.is_ne() && places.is_power_of_two();
+                    let is_alone = is_one && !passes_tree && layers_passed == places;
                     alone = if is_alone { alone + 1 } else { 1 };
                     (layers_passed, passes_tree) = (places, order.is_eq());
                     match source.cursor.resolve(source.csn) {
                         Found::Value(value) => (Key::Here(key), value),
                         Found::Large(_) => break,
-                        Found::Deleted => continue,
+                        Found::Deleted => {
+                            dead += 1;
+                            continue;
+                        }
                         Found::Absent => {
+                            dead += 1;
                             // The others have their say.
                             (layers_passed, passes_tree) = (self.place_of(At::Layer(layer)), false);
                             continue;
@@ -256,6 +262,9 @@ impl<'a> Cursor<'a> {
                 }
             };
             self.lockstep.found.push(entry);
+        }
+        if self.lockstep.found.len() == want {
+            self.lockstep.want = (2 * want).min(AHEAD_MAX);
         }
         if leaf.is_some() {
             self.tree.move_to(index);

@@ -54,7 +54,7 @@ fn run_guarded(engine: &Engine, body: fn(&Engine)) {
 type Body = fn(&Engine);
 
 impl DatabaseCore {
-    /// Starts the threads, and does what they are not there for yet.
+    /// Starts the threads. What was replayed is merged, and many short segments of the log are given up, before anybody else comes.
     pub fn start(engine: Engine) -> Result<Arc<DatabaseCore>> {
         let core = DatabaseCore {
             engine: Arc::new(engine),
