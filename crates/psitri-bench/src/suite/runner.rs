@@ -201,7 +201,7 @@ impl SuiteOptions {
                 bar.inc(1);
                 continue;
             }
-            let left = durations.left(&runs[done..]);
+            let left = durations.left(runs[done..].iter().map(|run| run.case.id.as_str()));
             let message = format!(
                 "{} · {}{}{}",
                 run.case.id,
@@ -222,7 +222,7 @@ impl SuiteOptions {
             bar.set_message(message);
             let start = Instant::now();
             run.execute(directory, databases.path(), timeout)?;
-            durations.note(run, start.elapsed());
+            durations.note(&run.case.id, start.elapsed());
             bar.inc(1);
         }
         bar.finish_and_clear();
@@ -342,37 +342,63 @@ fn last_lines(file: &Path, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
+/// What a run of a case takes, in seconds: the mean of all engines in a standard run on two cores. Only the proportions count: the cases that come first
+/// take many times as long as most of the others.
+const USUAL_SECONDS: [(&str, f64); 18] = [
+    ("bank-batch-1", 55.0),
+    ("bank-batch-100", 24.0),
+    ("bank-batch-100-one-by-one", 13.0),
+    ("bank-large", 15.0),
+    ("bank-sweep", 37.0),
+    ("upsert", 11.0),
+    ("upsert-overwrite", 5.0),
+    ("upsert-readers", 6.0),
+    ("lmdb-style-redb", 39.0),
+    ("lmdb-style-emdb", 30.0),
+    ("comparative", 4.0),
+    ("kv", 1.0),
+    ("concurrent-reads", 1.0),
+    ("group-commit", 10.0),
+    ("write-through", 9.0),
+    ("index-hotpath", 8.0),
+    ("db-bench", 13.0),
+    ("db-bench-threads", 4.0),
+];
+/// Of a case that is not among them.
+const OTHER_SECONDS: f64 = 2.0;
+
+fn usual_seconds(case: &str) -> f64 {
+    let known = USUAL_SECONDS.iter().find(|(id, _)| *id == case);
+    known.map_or(OTHER_SECONDS, |(_, seconds)| *seconds)
+}
+
 /// How long runs took, to say how long the others will take.
 #[derive(Default)]
 struct Durations {
     cases: BTreeMap<String, Vec<Duration>>,
-    all: Vec<Duration>,
+    seconds: f64,
+    usual_seconds: f64,
 }
 
 impl Durations {
-    fn note(&mut self, run: &Run<'_>, duration: Duration) {
+    fn note(&mut self, case: &str, duration: Duration) {
         self.cases
-            .entry(run.case.id.clone())
+            .entry(case.to_owned())
             .or_default()
             .push(duration);
-        self.all.push(duration);
+        self.seconds += duration.as_secs_f64();
+        self.usual_seconds += usual_seconds(case);
     }
 
-    /// The mean of the runs of the same case, else of all runs, for each of `runs`; nothing before the first.
-    fn left(&self, runs: &[Run<'_>]) -> Option<Duration> {
-        let mean = |durations: &[Duration]| {
-            durations.iter().sum::<Duration>() / durations.len().max(1) as u32
+    /// The mean of the runs of the same case, else what is usual there times what the runs took of what was usual, for runs of each of `cases`;
+    /// nothing before the first.
+    fn left<'c>(&self, cases: impl Iterator<Item = &'c str>) -> Option<Duration> {
+        let speed = (self.usual_seconds > 0.0).then(|| self.seconds / self.usual_seconds)?;
+        let of = |case| match self.cases.get(case) {
+            Some(runs) => runs.iter().sum::<Duration>() / runs.len() as u32,
+            None => Duration::from_secs_f64(usual_seconds(case) * speed),
         };
-        (!self.all.is_empty()).then(|| {
-            let other = mean(&self.all);
-            runs.iter()
-                .map(|run| {
-                    self.cases
-                        .get(&run.case.id)
-                        .map_or(other, |case| mean(case))
-                })
-                .sum()
-        })
+        Some(cases.map(of).sum())
     }
 }
 
@@ -394,4 +420,26 @@ fn tell_outcome(directory: &Path) -> Result<bool> {
         println!("no figures: {line}");
     }
     Ok(without.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_goes_by_the_case_and_by_the_speed_of_the_machine() {
+        let mut durations = Durations::default();
+        assert_eq!(durations.left(["kv"].into_iter()), None);
+        durations.note("bank-batch-1", Duration::from_secs(100));
+        durations.note("bank-batch-1", Duration::from_secs(10));
+        // As long as is usual: 110 seconds for two runs. The next one takes what these did, the others what is usual.
+        let left = durations.left(["bank-batch-1", "kv", "tides-any"].into_iter());
+        assert_eq!(left, Some(Duration::from_secs(55 + 1 + 2)));
+        // A case of its own, at a tenth of the speed.
+        durations.note("upsert", Duration::from_secs(1100));
+        let left = durations
+            .left(["upsert", "comparative"].into_iter())
+            .unwrap();
+        assert_eq!(left.as_secs(), 1100 + 4 * 10);
+    }
 }

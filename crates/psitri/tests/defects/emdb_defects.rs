@@ -159,6 +159,95 @@ fn damage_is_met_where_it_is_and_not_before() {
     assert!(errors > 0, "some page held keys");
 }
 
+/// What a cursor finds ahead, where keys of the tree and of a buffer take turns, is not lost to damage behind it.
+#[test]
+fn a_walk_meets_damage_at_the_step_that_leads_to_it() {
+    let storage = SimStorage::new(1);
+    let db = open(&storage).unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    const TREE_KEYS: u64 = 1000;
+    let is_in_tree = |number: u64| number.is_multiple_of(2);
+    let is_in_buffer = |number: u64| number % 4 == 1 || number.is_multiple_of(8);
+    let mut txn = db.begin_direct(&[&keyspace]).unwrap();
+    for number in (0..2 * TREE_KEYS).filter(|&number| is_in_tree(number)) {
+        let key = number.to_be_bytes();
+        txn.upsert(&keyspace, &key, &[number as u8; 60]).unwrap();
+    }
+    txn.commit().unwrap();
+    db.close().unwrap();
+    let file = storage.open("data", psitri::storage::OpenMode::Read);
+    let pages = file.unwrap().len().unwrap() / 4096;
+    let mut errors = [0; 2];
+    for page in 2..pages {
+        let damaged = storage.process_crash(page);
+        let noise = [0xa5; 16];
+        damaged.damage("data", page * 4096 + 1000, &noise).unwrap();
+        let Ok(db) = open(&damaged) else { continue };
+        let keyspace = db.open_keyspace("k").unwrap();
+        let merged = db.snapshot_with(ReadMode::Trie);
+        let is_whole = |number: u64| merged.get(&keyspace, &number.to_be_bytes()).is_ok();
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        for number in (0..2 * TREE_KEYS).filter(|&number| is_in_buffer(number)) {
+            txn.upsert(&keyspace, &number.to_be_bytes(), b"new")
+                .unwrap();
+        }
+        txn.commit().unwrap();
+        let snapshot = db.snapshot();
+        for forward in [true, false] {
+            let mut numbers: Vec<u64> = (0..2 * TREE_KEYS)
+                .filter(|&number| is_in_tree(number) || is_in_buffer(number))
+                .collect();
+            if !forward {
+                numbers.reverse();
+            }
+            let mut cursor = snapshot.cursor(&keyspace).unwrap();
+            let mut walk = numbers.into_iter().peekable();
+            while let Some(mut number) = walk.next() {
+                let key = number.to_be_bytes();
+                let found = if forward {
+                    cursor.seek(&key)
+                } else {
+                    cursor.seek_back(&key)
+                };
+                if found.is_err() {
+                    continue;
+                }
+                while let Some(&next) = walk.peek() {
+                    // The tree's part of the cursor has to leave its leaf behind.
+                    let neighbour = if forward {
+                        number + 2
+                    } else {
+                        number.wrapping_sub(2)
+                    };
+                    let is_met =
+                        is_in_tree(number) && neighbour < 2 * TREE_KEYS && !is_whole(neighbour);
+                    let moved = if forward {
+                        cursor.next()
+                    } else {
+                        cursor.prev()
+                    };
+                    assert_eq!(moved.is_err(), is_met, "{number}, page {page}");
+                    if is_met {
+                        errors[usize::from(forward)] += 1;
+                        assert_eq!((cursor.is_valid(), cursor.key()), (false, &[][..]));
+                        assert!(!cursor.next().unwrap());
+                        break;
+                    }
+                    assert_eq!(cursor.key(), next.to_be_bytes());
+                    if is_in_buffer(next) {
+                        assert_eq!(cursor.value(), b"new");
+                    } else {
+                        assert_eq!(cursor.value(), [next as u8; 60]);
+                    }
+                    number = next;
+                    walk.next();
+                }
+            }
+        }
+    }
+    assert!(errors[0] > 0 && errors[1] > 0, "{errors:?}");
+}
+
 #[test]
 fn iterators_swallowing_errors() {
     let storage = SimStorage::new(1);
