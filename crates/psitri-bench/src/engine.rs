@@ -181,7 +181,7 @@ pub trait Writer {
 
     fn begin(&self) -> Result<Self::Batch<'_>>;
 
-    /// Tells which keys the batch that is begun next will need first, for engines that can make use of it.
+    /// Announces the keys that the batch that is begun next will need first, for engines that can make use of it. They are not announced again.
     #[inline]
     fn foretell(&self, _keys: &[&[u8]]) {}
 

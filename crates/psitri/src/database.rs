@@ -376,9 +376,8 @@ impl Database {
         WriteTxn::begin(&self.core, keyspaces, TxnKind::Buffered)
     }
 
-    /// Asks for the memory in which searches for these keys begin, and waits for none of it. Call it as soon as the keys of a transaction are
-    /// known, before [`begin`](Database::begin): the memory comes while that does its work. [`WriteTxn::prefetch`] then goes on from there.
-    /// A hint; it changes nothing.
+    /// Announces that these keys will be read or written soon, as [`WriteTxn::prefetch`] does. Call it as soon as the keys of a transaction are
+    /// known, before [`begin`](Database::begin): their memory comes while that does its work. A hint; it changes nothing.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -387,7 +386,6 @@ impl Database {
     /// let keys: [&[u8]; 2] = [b"alice", b"bob"];
     /// db.prefetch(&ks, &keys);
     /// let mut txn = db.begin(&[&ks])?;
-    /// txn.prefetch(&ks, &keys);
     /// txn.upsert(&ks, b"alice", b"90")?;
     /// txn.upsert(&ks, b"bob", b"30")?;
     /// # txn.commit() }
@@ -406,7 +404,9 @@ impl Database {
             };
             let (mode, csn) = (ReadMode::Latest, CSN_NEWEST);
             let view = View::new(&engine.pager, &state, found, core.slot, csn, mode, 0);
-            view.prefetch_directories(&hashes_of(keys)[..keys.len()]);
+            let hashes = &hashes_of(keys)[..keys.len()];
+            view.prefetch_directories(hashes);
+            view.prefetch(keys, hashes, u32::MAX >> (32 - keys.len()));
         }
     }
 

@@ -4,7 +4,7 @@
 //! time they are needed, and an engine is charged for its own cache misses only.
 //!
 //! The accounts of several transfers are announced at once, for engines that can make use of it: as many as are asked for, and none of the next
-//! commit, since what a commit answers for must have arrived before it.
+//! commit, since what a commit answers for must have arrived before it. Those that a commit begins with are announced before it begins.
 use super::attempts::{Attempt, Attempts};
 use super::encoding::{self, LogValue};
 use crate::clock::Clock;
@@ -134,30 +134,23 @@ impl<'a> Transfers<'a> {
     #[inline]
     fn next<B: Batch>(&mut self, batch: &B, most: u64) -> &Transfer {
         if self.position == self.announced {
-            self.announce(batch, most);
+            self.announce(most, |keys| batch.announce(keys));
         }
         self.position += 1;
         &self.block[self.position - 1]
     }
 
+    /// Announces the first transfers of a batch that is not begun yet.
     #[inline]
-    fn announce<B: Batch>(&mut self, batch: &B, most: u64) {
-        let count = self.name_coming(most, |keys| batch.announce(keys));
-        self.announced = self.position + count;
-    }
-
-    /// Begins a batch, whose first transfers are foretold if there are any: as many as will be announced at once.
-    #[inline]
-    fn begin<'w, W: Writer>(&mut self, writer: &'w W, most: u64) -> Result<W::Batch<'w>> {
+    fn foretell<W: Writer>(&mut self, writer: &W, most: u64) {
         if most > 0 {
-            self.name_coming(most, |keys| writer.foretell(keys));
+            self.announce(most, |keys| writer.foretell(keys));
         }
-        writer.begin()
     }
 
-    /// The accounts of the next transfers, `most` at most: so many transfers they are.
+    /// Tells the accounts of the next transfers, of `most` of them at most.
     #[inline]
-    fn name_coming(&mut self, most: u64, tell: impl FnOnce(&[&[u8]])) -> usize {
+    fn announce(&mut self, most: u64, tell: impl FnOnce(&[&[u8]])) {
         if self.position == BLOCK_ATTEMPTS {
             self.block = self.coming.map(|it| Transfer::new(self.names, it));
             self.position = 0;
@@ -169,14 +162,15 @@ impl<'a> Transfers<'a> {
         if count == 1 {
             // One transfer a commit: as cheap as if there were no others.
             tell(&coming[0].accounts());
-            return count;
+            self.announced = self.position + 1;
+            return;
         }
         let mut keys = [&[][..]; 2 * ANNOUNCE_MAX as usize];
         for (pair, next) in keys.chunks_exact_mut(2).zip(&coming[..count]) {
             pair.copy_from_slice(&next.accounts());
         }
         tell(&keys[..2 * count]);
-        count
+        self.announced = self.position + count;
     }
 
     fn draw(&mut self) {
@@ -250,7 +244,8 @@ pub fn run<W: Writer>(
     let mut throughput = Throughput::start(clock, start);
     let mut rounds = Rounds::start(plan.attempts, start);
     let most_of = |left: u64| plan.announce.min(plan.batch_size).min(left);
-    let mut batch = transfers.begin(writer, most_of(plan.attempts))?;
+    transfers.foretell(writer, most_of(plan.attempts));
+    let mut batch = writer.begin()?;
     for done in 1..=plan.attempts {
         let sequence = plan.sequence_start + successes + 1;
         let left = (plan.batch_size - batched).min(plan.attempts - done + 1);
@@ -264,8 +259,10 @@ pub fn run<W: Writer>(
             let before = clock.ticks();
             batch.commit()?;
             let after = clock.ticks();
-            latency.record(clock.nanoseconds(before, after));
             committed.store(plan.sequence_start + successes, Ordering::Release);
+            // What comes next is known as soon as this was answered for.
+            transfers.foretell(writer, most_of(plan.attempts - done));
+            latency.record(clock.nanoseconds(before, after));
             commits += 1;
             batched = 0;
             if plan.sync_every > 0 && commits.is_multiple_of(plan.sync_every) {
@@ -274,7 +271,7 @@ pub fn run<W: Writer>(
             if throughput.at(after, done) {
                 progress.at(done);
             }
-            batch = transfers.begin(writer, most_of(plan.attempts - done))?;
+            batch = writer.begin()?;
         } else if batched.is_multiple_of(LOOK_EVERY_ATTEMPTS) && throughput.at(clock.ticks(), done)
         {
             progress.at(done);
@@ -306,7 +303,7 @@ mod tests {
     /// What a commit was told of, and what it asked for.
     #[derive(Default)]
     struct Told {
-        foretold: Vec<Vec<u8>>,
+        is_foretold: bool,
         announced: Vec<Vec<u8>>,
         read: Vec<Vec<u8>>,
     }
@@ -323,8 +320,10 @@ mod tests {
         type Batch<'a> = &'a Listener;
 
         fn begin(&self) -> Result<&Listener> {
+            let foretold = self.1.take();
             self.0.borrow_mut().push(Told {
-                foretold: self.1.take(),
+                is_foretold: !foretold.is_empty(),
+                announced: foretold,
                 ..Told::default()
             });
             Ok(self)
@@ -344,9 +343,6 @@ mod tests {
             let mut all = self.0.borrow_mut();
             let told = all.last_mut().unwrap();
             assert_eq!(told.announced.len(), told.read.len(), "too early");
-            if told.announced.is_empty() {
-                assert_eq!(told.foretold, owned(keys));
-            }
             told.announced.extend(owned(keys));
         }
 
@@ -409,7 +405,7 @@ mod tests {
             );
             for told in commits {
                 assert_eq!(told.announced, told.read);
-                assert_eq!(told.foretold.is_empty(), told.read.is_empty());
+                assert_eq!(told.is_foretold, !told.read.is_empty());
             }
         }
     }

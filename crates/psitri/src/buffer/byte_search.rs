@@ -22,6 +22,37 @@ pub(super) fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
     }
 }
 
+/// One bit for each half of the words, the lower half first, that equals `value` in the bits of `mask`.
+#[cfg(all(target_arch = "x86_64", not(loom)))]
+#[inline(always)]
+#[allow(unsafe_code)] // vector intrinsics on values
+pub(super) fn equal_slots(words: [u64; 8], mask: u32, value: u32) -> u32 {
+    use std::arch::x86_64::*;
+    // SAFETY: SSE2 is part of x86-64; values only, no memory.
+    unsafe {
+        let (mask, value) = (_mm_set1_epi32(mask as i32), _mm_set1_epi32(value as i32));
+        let equal = |pair: usize| {
+            let slots = _mm_set_epi64x(words[2 * pair + 1] as i64, words[2 * pair] as i64);
+            _mm_cmpeq_epi32(_mm_and_si128(slots, mask), value)
+        };
+        let low = _mm_packs_epi32(equal(0), equal(1));
+        let high = _mm_packs_epi32(equal(2), equal(3));
+        _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32
+    }
+}
+
+/// `equal_slots` without vector instructions, for any number of words.
+#[cfg(any(test, loom, not(target_arch = "x86_64")))]
+#[inline(always)]
+pub(super) fn equal_slots_portable<const N: usize>(words: [u64; N], mask: u32, value: u32) -> u32 {
+    let is_equal = |slot: u64| u32::from((slot as u32 ^ value) & mask == 0);
+    (words.iter().zip((0..).step_by(2)))
+        .map(|(&word, at)| is_equal(word) << at | is_equal(word >> 32) << (at + 1))
+        .sum()
+}
+
+#[cfg(any(loom, not(target_arch = "x86_64")))]
+pub(super) use self::equal_slots_portable as equal_slots;
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use self::{equal_mask_portable as equal_mask, least_from_portable as least_from};
 
@@ -144,6 +175,25 @@ mod tests {
             assert_eq!(lowest_zero_byte32(word), position as usize);
         }
         assert!(lowest_zero_byte32(0x0101_0101) >= 4);
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn slots_are_compared_in_the_bits_of_the_mask() {
+        let mut words = [0; 8];
+        for (at, word) in words.iter_mut().enumerate() {
+            *word = (at as u64) << 28 | 0xff00_0000 >> (at % 4) | 0x8000_0000_0000_0000;
+        }
+        for mask in [0, 1 << 31, 0xff00_0000, 0xe000_0000, u32::MAX] {
+            for slot in 0..16 {
+                let value = (words[slot / 2] >> (32 * (slot % 2))) as u32 & mask;
+                let equal = equal_slots(words, mask, value);
+                assert_eq!(equal >> slot & 1, 1);
+                assert_eq!(equal, equal_slots_portable(words, mask, value));
+            }
+            let none = equal_slots_portable(words, mask, 0x7aaa_aaaa & mask);
+            assert_eq!(equal_slots(words, mask, 0x7aaa_aaaa & mask), none);
+        }
     }
 
     #[test]

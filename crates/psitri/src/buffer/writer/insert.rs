@@ -139,10 +139,10 @@ impl BufferWriter {
         let Some(table) = self.buffer.directory.table(self.memory()) else {
             return;
         };
-        if table.is_full(self.buffer.directory_entries()) {
+        if table.is_too_small(self.buffer.directory_entries(), entry) {
             self.grow_directory(hash, entry);
         } else {
-            table.insert(hash, entry.0);
+            table.insert(hash, entry);
         }
     }
 
@@ -150,42 +150,44 @@ impl BufferWriter {
         self.buffer.written.entries.load(Ordering::Relaxed)
     }
 
-    /// Arena memory for a table; `None` if there is no room.
-    fn claim_table(&self, slots: u64) -> Option<Table<'_>> {
-        let bytes = directory::table_bytes(slots);
+    /// An empty table for so many entries; `None` if there is no room.
+    fn claim_table(&self, entries: u64) -> Option<Table<'_>> {
+        let lines = directory::lines_for(entries);
+        let bytes = directory::table_bytes(lines);
         let chunk = self.buffer.arena().claim(bytes, bytes).ok()?;
         let taken = self.buffer.written.bytes.load(Ordering::Relaxed) + bytes;
         self.buffer.written.bytes.store(taken, Ordering::Relaxed);
-        Some(Table::create(self.memory(), chunk.start as usize, slots))
+        let at = chunk.start as usize;
+        Some(Table::create(self.memory(), at, lines))
     }
 
     #[cold]
     fn build_directory(&self) {
-        // Half of what the last buffer took: a directory that is too small grows once, one that is too large is wasted.
-        let expected = self.entries().max(self.buffer.entries_expected / 2);
-        let Some(table) = self.claim_table(directory::slots_for(expected)) else {
+        let expected = self.entries().max(self.buffer.entries_expected);
+        let Some(table) = self.claim_table(expected) else {
             return;
         };
         let mut cursor = self.buffer.cursor();
         let mut more = cursor.first();
         while more {
             if let Some(entry) = cursor.entry() {
-                table.insert(hash_of(cursor.key()), entry.0);
+                table.insert(hash_of(cursor.key()), entry);
             }
             more = cursor.next();
         }
         self.buffer.directory.publish(table);
     }
 
+    /// A table with a new entry, in the place of one that has no room for it.
     #[cold]
     fn grow_directory(&self, hash: u32, entry: EntryRef) {
         let Some(old) = self.buffer.directory.table(self.memory()) else {
             return;
         };
-        match self.claim_table(directory::slots_for(self.buffer.directory_entries() * 2)) {
+        match self.claim_table(self.buffer.directory_entries() * 2) {
             Some(table) => {
                 table.insert_all(old);
-                table.insert(hash, entry.0);
+                table.insert(hash, entry);
                 self.buffer.directory.publish(table);
             }
             None => self.buffer.directory.give_up(),
