@@ -94,8 +94,8 @@ impl SqlWorkload for InsertConfig {
             "{} rows of each table: their number, the sum and the extremes of the keys, every value",
             grouped(self.rows)
         ));
-        let usage = disk::usage(run.path)?;
         engine.close().context("cannot close the database")?;
+        let usage = disk::usage(run.path)?;
         report.size = Some(Size {
             file_bytes: usage.allocated_bytes,
             file_length_bytes: usage.length_bytes,

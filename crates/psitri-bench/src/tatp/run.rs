@@ -9,7 +9,7 @@ use super::store::{Store, Sums};
 use crate::clock::Clock;
 use crate::disk;
 use crate::latency::Latency;
-use crate::memory::MemorySampler;
+use crate::memory::{MemorySampler, PeakMemory};
 use crate::progress::Progress;
 use crate::report::{Phase, Report, Size, grouped};
 use crate::sql::engine::{SqlEngine, SqlSettings};
@@ -45,8 +45,9 @@ impl SqlWorkload for TatpConfig {
         let mut store =
             Native::create(run.path, &self.settings).context("cannot create the database")?;
         let measured = measure(self, &mut store, run.clock)?;
-        let mut report = report(self, run, &measured, memory)?;
+        let peak = memory.finish();
         store.close().context("cannot close the database")?;
+        let mut report = report(self, run, &measured, &peak)?;
         report.description = Some(native::describe(&self.settings));
         report.wall_seconds = run.clock.seconds(start, run.clock.ticks());
         Ok(Some(report))
@@ -59,9 +60,9 @@ impl SqlWorkload for TatpConfig {
         let mut store = SqlStore::new(&engine)?;
         let measured = measure(self, &mut store, run.clock)?;
         drop(store);
-        let report = report(self, run, &measured, memory)?;
+        let peak = memory.finish();
         engine.close().context("cannot close the database")?;
-        Ok(report)
+        report(self, run, &measured, &peak)
     }
 }
 
@@ -175,13 +176,11 @@ fn report(
     config: &TatpConfig,
     run: &Run<'_>,
     measured: &Measured,
-    memory: MemorySampler,
+    peak: &PeakMemory,
 ) -> Result<Report> {
-    // What follows is the harness's own work, on the harness's own memory.
-    let peak = memory.finish();
     let usage = disk::usage(run.path)?;
     let mut report = Report::new(TatpConfig::NAME, run.engine, serde_json::to_value(config)?);
-    report.memory(&peak);
+    report.memory(peak);
     report.phases = measured.phases.clone();
     report.size = Some(Size {
         file_bytes: usage.allocated_bytes,
