@@ -10,7 +10,7 @@ use crate::{
     engine::Engine,
     error::Error,
     keyspace::{KeyspaceCore, Place, check_name},
-    layers::{CSN_NEWEST, View},
+    layers::View,
     options::OpenKind,
     recovery,
     state::{KeyspaceState, Reach},
@@ -398,11 +398,11 @@ impl Database {
         }
         let engine = &self.core.engine;
         for keys in keys.chunks(PREFETCH_KEYS_MAX) {
-            let state = engine.states.current();
+            let (state, csn) = engine.states.acquire(&engine.visible_csn);
             let Some(found) = state.keyspace(core.slot, core.id) else {
                 return;
             };
-            let (mode, csn) = (ReadMode::Latest, CSN_NEWEST);
+            let mode = ReadMode::Latest;
             let view = View::new(&engine.pager, &state, found, core.slot, csn, mode, 0);
             let hashes = &hashes_of(keys)[..keys.len()];
             view.prefetch_directories(hashes);

@@ -109,9 +109,7 @@ impl<const DIRECT: bool> Writer for Native<DIRECT> {
 
     #[inline]
     fn foretell(&self, keys: &[&[u8]]) {
-        if !DIRECT {
-            self.database.prefetch(&self.keyspace, keys);
-        }
+        self.database.prefetch(&self.keyspace, keys);
     }
 
     fn sync(&self) -> Result<()> {

@@ -12,7 +12,7 @@
 //! ```
 //! A slot has half the bytes of a hash and a reference: a table of 100,000 entries is as large as a core's second cache, where one with
 //! whole hashes, half full, had four times that. What a tag says falsely costs a look at the entry: one in 256 slots as long as the arena has handed
-//! out no more than 128 MiB, one in eight at 4 GiB.
+//! out no more than 128 MiB, one in 32 at a gigabyte, one in eight at four.
 //!
 //! # Thread safety
 //! One writer inserts and grows; any number of readers probe, without locks.
@@ -33,7 +33,7 @@ use super::entry::{Entry, EntryRef};
 use super::keyspace::hash_of;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Entries from which a directory is too large for the nearer caches, so that it pays to leave a sequence out. Few in tests.
+/// Entries from which a directory is too large for the nearest cache, so that it pays to leave a sequence out. Few in tests.
 pub(super) const SEQUENCE_FROM: u64 = if cfg!(any(loom, debug_assertions)) {
     ENTRIES_MIN
 } else {
@@ -41,7 +41,7 @@ pub(super) const SEQUENCE_FROM: u64 = if cfg!(any(loom, debug_assertions)) {
 };
 /// Entries from which a directory pays.
 pub(super) const ENTRIES_MIN: u64 = if cfg!(loom) { 2 } else { 24 };
-const LINES_MIN: u64 = if cfg!(loom) { 2 } else { 8 };
+const LINES_MIN: u64 = if cfg!(loom) { 1 } else { 8 };
 /// Words of a line that are used. Few where all interleavings are tried.
 const LINE_WORDS: usize = if cfg!(loom) { 2 } else { LINE_BYTES / 8 };
 const LINE_SLOTS: u32 = 2 * LINE_WORDS as u32;
@@ -114,25 +114,29 @@ pub(super) fn table_bytes(lines: u64) -> u64 {
 }
 
 impl<'a> Table<'a> {
-    /// An empty table in `table_bytes(lines)` fresh bytes at `at`: behind all that the arena has handed out, and so behind all entries.
+    /// An empty table in `table_bytes(lines)` fresh bytes at `at`: behind all that the arena has handed out, and so behind all entries. They have room
+    /// for references up to the next power of two.
     pub fn create(memory: Memory<'a>, at: usize, lines: u64) -> Table<'a> {
         debug_assert!(lines.is_power_of_two() && lines <= 1 << 31 && at.is_multiple_of(LINE_BYTES));
         memory.zero(at, table_bytes(lines) as usize);
-        // One bit more than these have, so that a table seldom has to make way for it alone; 29 bits are all.
         let bits = (at / UNIT_BYTES).checked_ilog2().unwrap_or(0) + 1;
         Table {
             memory,
             at,
             line_mask: (lines - 1) as u32,
-            reference_bits: (bits + 1).clamp(REFERENCE_BITS_MIN, 29),
+            reference_bits: bits.max(REFERENCE_BITS_MIN),
         }
     }
 
-    /// Whether one more entry, beside so many, needs another table.
+    #[inline(always)]
+    fn lines(self) -> u64 {
+        u64::from(self.line_mask) + 1
+    }
+
+    /// Whether so many entries, a new one among them, need another table.
     #[inline(always)]
     pub fn is_too_small(self, entries: u64, entry: EntryRef) -> bool {
-        entries > (u64::from(self.line_mask) + 1) * LINE_ENTRIES_MAX
-            || entry.0 >> self.reference_bits != 0
+        entries > self.lines() * LINE_ENTRIES_MAX || entry.0 >> self.reference_bits != 0
     }
 
     #[inline(always)]
@@ -171,6 +175,11 @@ impl<'a> Table<'a> {
             }
             line = (line + 1) & self.line_mask;
         }
+    }
+
+    /// Lines of the table after this one.
+    pub fn lines_after(self, entries: u64) -> u64 {
+        lines_for(entries).max(self.lines())
     }
 
     /// Copies every entry of a table before.
@@ -326,11 +335,13 @@ mod tests {
             let small = table(&arena, 16, handed_out);
             assert!(small.reference_bits >= bits);
             bits = small.reference_bits;
-            // What is there has its place, and as much again as long as there can be so much.
-            let end = (arena.bytes_used() / UNIT_BYTES as u64) as u32;
+            // What was there before has its place.
+            let end = (small.at / UNIT_BYTES) as u32;
             assert!(!small.is_too_small(16 * LINE_ENTRIES_MAX, EntryRef(end)));
-            assert!(!small.is_too_small(1, EntryRef((end * 2).min((1 << 29) - 1))));
             assert!(small.is_too_small(16 * LINE_ENTRIES_MAX + 1, EntryRef(end)));
+            // A table that is full doubles; one whose references are too small has as many lines as before.
+            assert_eq!(small.lines_after(16 * LINE_ENTRIES_MAX + 1), 32);
+            assert_eq!(small.lines_after(1), 16);
             assert!(small.is_too_small(1, EntryRef(1 << bits)));
             directory.publish(small);
             let found = directory.table(arena.memory()).unwrap();

@@ -136,20 +136,23 @@ pub(crate) fn get<'a>(pager: &'a Pager, root: Root, key: &[u8]) -> Result<Option
 
 /// Walks the paths to several keys (one bit each in `wanted`) side by side, so that their cache misses overlap.
 pub(crate) fn prefetch(pager: &Pager, root: Root, keys: &[&[u8]], wanted: u32) {
+    if root.node.is_null() {
+        return;
+    }
+    // What is wrong with a node is for the lookup to say.
+    let Ok(bytes) = pager.node(root.node) else {
+        return;
+    };
     let mut nodes = [root.node; PREFETCH_KEYS_MAX];
-    let mut left = if root.node.is_null() { 0 } else { wanted };
-    while left != 0 {
+    let mut left = wanted;
+    for level in (1..=node::level(bytes)).rev() {
         for (index, key) in keys.iter().enumerate() {
             let bit = 1 << index;
             if left & bit == 0 {
                 continue;
             }
-            // What is wrong with a node is for the lookup to say.
-            let Some(bytes) = pager
-                .node(nodes[index])
-                .ok()
-                .filter(|it| node::level(it) > 0)
-            else {
+            let found = pager.node(nodes[index]).ok();
+            let Some(bytes) = found.filter(|it| node::level(it) == level) else {
                 left &= !bit;
                 continue;
             };
@@ -157,9 +160,6 @@ pub(crate) fn prefetch(pager: &Pager, root: Root, keys: &[&[u8]], wanted: u32) {
             let inner = unsafe { Inner::new_validated(bytes) };
             nodes[index] = inner.child(inner.search(key));
             pager.prefetch(nodes[index]);
-            if inner.level() == 1 {
-                left &= !bit;
-            }
         }
     }
 }

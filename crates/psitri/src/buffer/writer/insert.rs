@@ -25,6 +25,9 @@ const BURST_BYTES_MAX: usize = {
         + bucket_bytes(CAPACITY_LARGE)
 };
 
+/// Address space for each entry that is expected, at least: a table takes no more than a fiftieth of it at first.
+const ADDRESS_BYTES_PER_ENTRY: u64 = 512;
+
 /// Where a child reference is kept: byte offset in the arena, or the root.
 type Slot = Option<usize>;
 
@@ -121,7 +124,11 @@ impl BufferWriter {
     fn leaves_out(&self, key: &[u8]) -> bool {
         let last = &self.buffer.written.sequence_last;
         self.run.is_long(self.memory())
-            && self.buffer.directory_entries() >= directory::SEQUENCE_FROM
+            && self
+                .buffer
+                .directory_entries()
+                .max(self.buffer.entries_expected)
+                >= directory::SEQUENCE_FROM
             && self.buffer.sequence.takes(self.memory(), last, key)
     }
 
@@ -150,9 +157,8 @@ impl BufferWriter {
         self.buffer.written.entries.load(Ordering::Relaxed)
     }
 
-    /// An empty table for so many entries; `None` if there is no room.
-    fn claim_table(&self, entries: u64) -> Option<Table<'_>> {
-        let lines = directory::lines_for(entries);
+    /// An empty table; `None` if there is no room.
+    fn claim_table(&self, lines: u64) -> Option<Table<'_>> {
         let bytes = directory::table_bytes(lines);
         let chunk = self.buffer.arena().claim(bytes, bytes).ok()?;
         let taken = self.buffer.written.bytes.load(Ordering::Relaxed) + bytes;
@@ -163,8 +169,11 @@ impl BufferWriter {
 
     #[cold]
     fn build_directory(&self) {
-        let expected = self.entries().max(self.buffer.entries_expected);
-        let Some(table) = self.claim_table(expected) else {
+        // However many there were in a buffer that was larger.
+        let most = self.buffer.arena().bytes_max() / ADDRESS_BYTES_PER_ENTRY;
+        let expected = self.buffer.entries_expected.min(most);
+        let lines = directory::lines_for(self.entries().max(expected));
+        let Some(table) = self.claim_table(lines) else {
             return;
         };
         let mut cursor = self.buffer.cursor();
@@ -184,7 +193,7 @@ impl BufferWriter {
         let Some(old) = self.buffer.directory.table(self.memory()) else {
             return;
         };
-        match self.claim_table(self.buffer.directory_entries() * 2) {
+        match self.claim_table(old.lines_after(self.buffer.directory_entries())) {
             Some(table) => {
                 table.insert_all(old);
                 table.insert(hash, entry);
