@@ -7,6 +7,7 @@
 use crate::crash_world::{Content, Random, parameter, read_all};
 use psitri::{
     Database, Error, Options,
+    node::{self, Inner, NodeRef},
     storage::{OsStorage, StorageError},
 };
 use std::{
@@ -507,4 +508,70 @@ fn files_that_are_something_else() {
     let found = files(&path);
     assert_eq!(found["README"], b"mine");
     assert_eq!(found["log-notanumber"], b"mine");
+}
+
+/// Nodes above others whose checksum is right and whose children are themselves: lookups say that they are damaged, and what announces keys ends.
+#[test]
+fn a_node_that_is_its_own_child_ends_a_descent() {
+    const KEYS: u64 = 60_000;
+    let dir = temporary();
+    let path = dir.path().join("db");
+    // Separators of hundreds of bytes: three levels.
+    let key = |number: u64| {
+        let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        scattered.repeat(40)
+    };
+    let db = options().open(&path).unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let mut load = db.begin_direct(&[&keyspace]).unwrap();
+    for number in 0..KEYS {
+        let near = [&key(number / 2), &[number as u8 & 1][..]].concat();
+        load.upsert(&keyspace, &near, b"v").unwrap();
+    }
+    load.commit().unwrap();
+    db.close().unwrap();
+
+    let file = path.join("data");
+    let mut data = fs::read(&file).unwrap();
+    let mut circles = 0;
+    for at in (8192..data.len()).step_by(64) {
+        let units = node::units(&data[at..]);
+        let end = at + 64 * units as usize;
+        if !(1..=1024).contains(&units) || end > data.len() {
+            continue;
+        }
+        let place = NodeRef::new(at as u64 / 4096, at as u32 % 4096 / 64, units);
+        let bytes = &mut data[at..end];
+        if node::check(bytes, place).is_err() || node::level(bytes) < 2 {
+            continue;
+        }
+        let inner = Inner::open(bytes).unwrap();
+        let keys: Vec<u64> = (0..inner.len())
+            .map(|child| inner.child_keys(child))
+            .collect();
+        for (child, keys) in keys.into_iter().enumerate() {
+            assert!(node::patch_child(bytes, child, place, keys));
+        }
+        let birth = node::birth(bytes);
+        node::seal(bytes, place, birth);
+        circles += 1;
+    }
+    assert!(circles > 0, "the tree is too low");
+    fs::write(&file, &data).unwrap();
+
+    let db = options().open_existing(&path).unwrap();
+    let keyspace = db.open_keyspace("k").unwrap();
+    let keys: Vec<Vec<u8>> = (0..40).map(key).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    db.prefetch(&keyspace, &keys);
+    let txn = db.begin(&[&keyspace]).unwrap();
+    txn.prefetch(&keyspace, &keys);
+    drop(txn);
+    let snapshot = db.snapshot();
+    let is_damage = |result: Result<(), Error>| match result {
+        Err(Error::Corrupted { file, .. }) => assert_eq!(file, "data"),
+        other => panic!("{other:?}"),
+    };
+    is_damage(snapshot.get_many(&keyspace, &keys).map(drop));
+    is_damage(snapshot.get(&keyspace, keys[0]).map(drop));
 }
