@@ -377,7 +377,8 @@ impl Database {
     }
 
     /// Announces that these keys will be read or written soon, as [`WriteTxn::prefetch`] does. Call it as soon as the keys of a transaction are
-    /// known, before [`begin`](Database::begin): their memory comes while that does its work. A hint; it changes nothing.
+    /// known, before [`begin`](Database::begin): their entries come while that does its work. It waits for what leads to them: directories, and inner nodes,
+    /// which may have to be read from the disk. A hint; it changes nothing.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

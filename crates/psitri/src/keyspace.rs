@@ -223,7 +223,7 @@ pub(crate) struct WriterSlot {
     /// Writer of the buffer of `generation`.
     pub buffer: Option<BufferWriter>,
     pub generation: u64,
-    /// Entries that the last buffer took, as an estimate for the next.
+    /// Entries that the next buffer's directory is to expect, by what the last one had.
     pub entries_last: u64,
     /// Everything the open transaction did here, oldest first.
     pub touched: Vec<Touched>,

@@ -246,7 +246,7 @@ fn is_released(core: &crate::keyspace::KeyspaceCore, generation: u64) -> bool {
             if writer.generation <= generation {
                 // The writer would keep the arena alive.
                 if let Some(last) = writer.buffer.take() {
-                    writer.entries_last = last.buffer().directory_entries();
+                    writer.entries_last = last.buffer().entries_expected_next();
                 }
                 writer.generation = 0;
             }

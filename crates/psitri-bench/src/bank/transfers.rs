@@ -260,14 +260,14 @@ pub fn run<W: Writer>(
             batch.commit()?;
             let after = clock.ticks();
             committed.store(plan.sequence_start + successes, Ordering::Release);
-            // What comes next is known as soon as this was answered for.
-            transfers.foretell(writer, most_of(plan.attempts - done));
-            latency.record(clock.nanoseconds(before, after));
             commits += 1;
             batched = 0;
             if plan.sync_every > 0 && commits.is_multiple_of(plan.sync_every) {
                 writer.sync()?;
             }
+            // What comes next is known as soon as this was answered for.
+            transfers.foretell(writer, most_of(plan.attempts - done));
+            latency.record(clock.nanoseconds(before, after));
             if throughput.at(after, done) {
                 progress.at(done);
             }

@@ -27,7 +27,7 @@
 //! # Failure modes
 //! No room for a larger table: the directory is given up, lookups go through the tree.
 
-use super::arena::{LINE_BYTES, Memory, UNIT_BYTES};
+use super::arena::{ARENA_BYTES_MAX, LINE_BYTES, Memory, UNIT_BYTES};
 use super::byte_search::equal_slots;
 use super::entry::{Entry, EntryRef};
 use super::keyspace::hash_of;
@@ -49,6 +49,7 @@ const LINE_SLOTS: u32 = 2 * LINE_WORDS as u32;
 const LINE_ENTRIES_MAX: u64 = LINE_SLOTS as u64 * 13 / 16;
 /// References of the first 128 MiB.
 const REFERENCE_BITS_MIN: u32 = 24;
+const REFERENCE_BITS_MAX: u32 = (ARENA_BYTES_MAX / UNIT_BYTES).ilog2();
 
 /// Where the table is: byte offset in the arena (a multiple of 64) with the power of two of its lines in the lowest six bits and the reference bits
 /// in the highest. 0: no table.
@@ -114,17 +115,18 @@ pub(super) fn table_bytes(lines: u64) -> u64 {
 }
 
 impl<'a> Table<'a> {
-    /// An empty table in `table_bytes(lines)` fresh bytes at `at`: behind all that the arena has handed out, and so behind all entries. They have room
-    /// for references up to the next power of two.
+    /// An empty table in `table_bytes(lines)` fresh bytes at `at`: behind all that the arena has handed out, and so behind all entries so far. It has
+    /// room for references up to the power of two above its end.
     pub fn create(memory: Memory<'a>, at: usize, lines: u64) -> Table<'a> {
         debug_assert!(lines.is_power_of_two() && lines <= 1 << 31 && at.is_multiple_of(LINE_BYTES));
         memory.zero(at, table_bytes(lines) as usize);
-        let bits = (at / UNIT_BYTES).checked_ilog2().unwrap_or(0) + 1;
+        let end = (at + table_bytes(lines) as usize) / UNIT_BYTES;
+        let bits = end.ilog2() + 1;
         Table {
             memory,
             at,
             line_mask: (lines - 1) as u32,
-            reference_bits: bits.max(REFERENCE_BITS_MIN),
+            reference_bits: bits.clamp(REFERENCE_BITS_MIN, REFERENCE_BITS_MAX),
         }
     }
 
@@ -279,7 +281,6 @@ impl Iterator for Candidates<'_> {
 mod tests {
     use super::*;
     use crate::buffer::Arena;
-    use crate::buffer::arena::ARENA_BYTES_MAX;
 
     /// A table as it is where the arena has handed out so many bytes.
     fn table(arena: &Arena, lines: u64, handed_out: u64) -> Table<'_> {
@@ -348,7 +349,12 @@ mod tests {
             let fields = |it: Table<'_>| (it.at, it.line_mask, it.reference_bits);
             assert_eq!(fields(found), fields(small));
         }
-        assert_eq!(bits, 29);
+        assert_eq!(bits, REFERENCE_BITS_MAX);
+        // One that lies over the limit has room for what comes behind it.
+        let arena = Arena::new(ARENA_BYTES_MAX).unwrap();
+        let over = table(&arena, 16, (128 << 20) - 512);
+        let next = (arena.bytes_used() / UNIT_BYTES as u64) as u32;
+        assert!(!over.is_too_small(1, EntryRef(next)));
         assert_eq!(lines_for(0), LINES_MIN);
         assert_eq!(lines_for(8 * LINE_ENTRIES_MAX), 8);
         assert_eq!(lines_for(8 * LINE_ENTRIES_MAX + 1), 16);

@@ -14,7 +14,7 @@
 use super::arena::{Arena, Memory};
 use super::bucket::Bucket;
 use super::cursor::BufferCursor;
-use super::directory::{Directory, Table};
+use super::directory::{self, Directory, Table};
 use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
 use super::node::{self, Node};
 use super::range_tombstones::{RangeTombstone, RangeTombstones};
@@ -208,8 +208,17 @@ impl KeyspaceBuffer {
         }
     }
 
+    /// Entries of the directory that the keyspace's next buffer is to expect: as many as here, and where keys were left out at least so many
+    /// that they are from the beginning.
+    pub fn entries_expected_next(&self) -> u64 {
+        match self.sequence.is_empty() {
+            true => self.directory_entries(),
+            false => self.directory_entries().max(directory::SEQUENCE_FROM),
+        }
+    }
+
     /// Entries that have, or would have, a place in the directory.
-    pub fn directory_entries(&self) -> u64 {
+    pub(super) fn directory_entries(&self) -> u64 {
         let left_out = self.written.sequence_entries.load(Ordering::Relaxed);
         let entries = self.written.entries.load(Ordering::Relaxed);
         // Read beside the writer, the two may be of different moments.

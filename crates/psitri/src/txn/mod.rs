@@ -466,7 +466,7 @@ impl Part {
         if self.guard.generation != generation.id || self.guard.buffer.is_none() {
             fresh = generation.buffer(self.slot).is_none();
             if let Some(last) = self.guard.buffer.take() {
-                self.guard.entries_last = last.buffer().directory_entries();
+                self.guard.entries_last = last.buffer().entries_expected_next();
             }
             let buffer = generation.buffer_or_new(self.slot, self.guard.entries_last);
             self.guard.buffer = Some(buffer.writer().expect("the write lock is held"));
