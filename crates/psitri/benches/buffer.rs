@@ -62,6 +62,9 @@ fn log_key(sequence: u64) -> [u8; 11] {
     key
 }
 
+/// Keys of a commit.
+const COMMIT: usize = 100;
+
 fn filled(keys: &[Vec<u8>]) -> (Arc<KeyspaceBuffer>, BufferWriter) {
     let buffer = KeyspaceBuffer::new(Arc::new(Arena::new(1 << 30).unwrap()));
     let mut writer = buffer.writer().unwrap();
@@ -71,9 +74,15 @@ fn filled(keys: &[Vec<u8>]) -> (Arc<KeyspaceBuffer>, BufferWriter) {
 
 fn put_all(writer: &mut BufferWriter, keys: &[Vec<u8>]) {
     let floor = writer.watermark();
-    for key in keys {
-        let (_, outcome) = writer.put(key, Kind::Value, &[1; 8], floor).unwrap();
-        writer.stamp(outcome.version, 1);
+    let mut versions = Vec::with_capacity(COMMIT);
+    for keys in keys.chunks(COMMIT) {
+        for key in keys {
+            let (_, outcome) = writer.put(key, Kind::Value, &[1; 8], floor).unwrap();
+            versions.push(outcome.version);
+        }
+        for version in versions.drain(..) {
+            writer.stamp(version, 1);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{
     Keyspace, KeyspaceOptions, Options, ReadMode, Result, Snapshot, WriteTxn,
-    buffer::{PREFETCH_KEYS_MAX, hashes_of},
+    buffer::PREFETCH_KEYS_MAX,
     engine::Engine,
     error::Error,
     keyspace::{KeyspaceCore, Place, check_name},
@@ -405,9 +405,7 @@ impl Database {
             };
             let mode = ReadMode::Latest;
             let view = View::new(&engine.pager, &state, found, core.slot, csn, mode, 0);
-            let hashes = &hashes_of(keys)[..keys.len()];
-            view.prefetch_directories(hashes);
-            view.prefetch(keys, hashes, u32::MAX >> (32 - keys.len()));
+            view.announce(keys);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     ReadMode, Result,
-    buffer::Found,
+    buffer::{Found, hashes_of},
     expiry,
     lookup::Lookups,
     node::{Stored, SubtreeRef, ValuePointer},
@@ -85,6 +85,14 @@ impl<'a> View<'a> {
                 let from = sliced.map_or(&[][..], |sliced| &sliced.below);
                 Some((generation.buffer(self.slot)?, from))
             })
+    }
+
+    /// Asks for what lookups of these keys, at most `PREFETCH_KEYS_MAX`, will need. A hint: errors are for the lookup.
+    #[inline]
+    pub fn announce(self, keys: &[&[u8]]) {
+        let hashes = &hashes_of(keys)[..keys.len()];
+        self.prefetch_directories(hashes);
+        self.prefetch(keys, hashes, u32::MAX >> (32 - keys.len()));
     }
 
     /// Asks for the lines in which searches of the buffers begin.

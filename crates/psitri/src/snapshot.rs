@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, RangeBounds};
 
 use crate::{
     Cursor, Expiry, Keyspace, ReadMode, Result,
-    buffer::{PREFETCH_KEYS_MAX, hashes_of},
+    buffer::PREFETCH_KEYS_MAX,
     count,
     cursor::key_range,
     database::{Database, Hold},
@@ -357,9 +357,7 @@ impl Snapshot {
         let view = self.view(keyspace)?;
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(PREFETCH_KEYS_MAX) {
-            let hashes = &hashes_of(keys)[..keys.len()];
-            view.prefetch_directories(hashes);
-            view.prefetch(keys, hashes, u32::MAX >> (32 - keys.len()));
+            view.announce(keys);
             for key in keys {
                 values.push(view.get(key)?);
             }

@@ -178,6 +178,87 @@ fn cursor_beside_writer(keys: &'static [&'static [u8]], before: usize, forward: 
     });
 }
 
+/// Two keys of one commit come into the tree together, while a reader looks for them and goes over all keys.
+#[test]
+fn keys_that_waited_are_visible_with_the_published_number() {
+    model(|| {
+        let buffer = buffer();
+        let visible = Arc::new(AtomicU64::new(0));
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        commit(&mut writer, floor, b"b", 1, &visible);
+        commit(&mut writer, floor, b"f", 1, &visible);
+        let reader = {
+            let (buffer, visible) = (buffer.clone(), visible.clone());
+            thread::spawn(move || {
+                let csn = visible.load(Ordering::Acquire);
+                let expected = (csn == 2).then_some(2);
+                for key in [b"d", b"h"] {
+                    assert_eq!(value(buffer.get(key, csn)), expected);
+                }
+                let mut cursor = buffer.cursor();
+                let mut seen = Vec::new();
+                let mut more = cursor.first();
+                while more {
+                    if cursor.resolve(csn) != Found::Absent {
+                        seen.push(cursor.key());
+                    }
+                    more = cursor.next();
+                }
+                let expected: &[&[u8]] = match csn {
+                    1 => &[b"b", b"f"],
+                    _ => &[b"b", b"d", b"f", b"h"],
+                };
+                assert_eq!(seen, expected);
+            })
+        };
+        let number = 2u64.to_le_bytes();
+        let puts = [b"d", b"h"].map(|key| writer.put(key, Kind::Value, &number, floor).unwrap().1);
+        for put in puts {
+            writer.stamp(put.version, 2);
+        }
+        visible.store(2, Ordering::Release);
+        reader.join().unwrap();
+    });
+}
+
+/// Threads that only look share the writer: both want its keys in order, one looks for them meanwhile.
+#[test]
+fn keys_that_wait_come_into_the_tree_once_whoever_asks() {
+    model(|| {
+        let buffer = buffer();
+        let visible = AtomicU64::new(0);
+        let mut writer = buffer.writer().unwrap();
+        let floor = writer.watermark();
+        commit(&mut writer, floor, b"b", 1, &visible);
+        commit(&mut writer, floor, b"f", 1, &visible);
+        for key in [b"d", b"h"] {
+            writer.put(key, Kind::Value, &[0; 8], floor).unwrap();
+        }
+        let writer = Arc::new(writer);
+        let walk = |writer: &BufferWriter| {
+            let mut cursor = writer.cursor();
+            let mut seen = Vec::new();
+            let mut more = cursor.first();
+            while more {
+                seen.push(cursor.key());
+                more = cursor.next();
+            }
+            assert_eq!(seen, [b"b", b"d", b"f", b"h"]);
+        };
+        let other = {
+            let writer = writer.clone();
+            thread::spawn(move || {
+                assert_eq!(value(writer.get(b"d")), Some(0));
+                walk(&writer);
+            })
+        };
+        walk(&writer);
+        assert_eq!(value(writer.get(b"h")), Some(0));
+        other.join().unwrap();
+    });
+}
+
 #[test]
 fn versions_become_visible_with_the_published_number() {
     model(|| {

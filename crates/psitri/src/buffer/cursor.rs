@@ -11,15 +11,14 @@
 //!    `ahead.forward`; all that are left in it if the walk is nowhere. If the walk is at the present entry, there are none.
 //! 2. A cursor for a snapshot was made after the snapshot. All that the snapshot may see was linked before, so nodes that
 //!    have been replaced since (invariant 4 of `node.rs`) still lead to all of it.
-//! 3. A cursor of the writer's own transaction compares the number of entries with the one it has seen, and finds its
-//!    place again from the root when there are new ones.
+//! 3. A cursor of the writer's own transaction borrows the writer, which puts all entries into the tree before: nothing is inserted while it lives.
 //! 4. The walk goes on at `ahead.low`: half way through what is ahead in a long range, else at its end.
 //!
 //! # Failure modes
 //! None but memory for the path.
 
 use super::arena::LINE_BYTES;
-use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
+use super::entry::{Entry, EntryRef, Found};
 use super::keyspace::KeyspaceBuffer;
 use super::node;
 use super::walk::Walk;
@@ -73,7 +72,6 @@ pub struct BufferCursor<'b> {
     key: &'b [u8],
     ahead: Ahead,
     csn_max: u64,
-    entries_seen: u64,
 }
 
 impl<'b> BufferCursor<'b> {
@@ -95,7 +93,6 @@ impl<'b> BufferCursor<'b> {
                 passed: 0,
             },
             csn_max,
-            entries_seen: 0,
         }
     }
 
@@ -122,7 +119,7 @@ impl<'b> BufferCursor<'b> {
     pub fn key_ahead(&self, forward: bool) -> Option<(usize, &'b [u8])> {
         let ahead = &self.ahead;
         let steps = (ahead.low.saturating_sub(ahead.next)).min(ahead.version_ahead);
-        if steps == 0 || ahead.forward != forward || self.is_outdated() {
+        if steps == 0 || ahead.forward != forward {
             return None;
         }
         let entry = ahead.entries[ahead.next + steps - 1];
@@ -207,9 +204,6 @@ impl<'b> BufferCursor<'b> {
     /// [`BufferCursor::next`] or [`BufferCursor::prev`].
     #[inline(always)]
     pub(crate) fn step(&mut self, forward: bool) -> bool {
-        if self.is_outdated() {
-            return self.turn(forward);
-        }
         let ahead = &mut self.ahead;
         if ahead.next < ahead.low && ahead.forward == forward {
             return self.pass();
@@ -305,13 +299,6 @@ impl<'b> BufferCursor<'b> {
         self.stand_on(self.walk.entry())
     }
 
-    /// Whether keys were inserted that this cursor must see (invariant 3).
-    #[inline(always)]
-    fn is_outdated(&self) -> bool {
-        self.csn_max == CSN_UNCOMMITTED
-            && self.entries_seen != self.buffer.written.entries.load(Ordering::Relaxed)
-    }
-
     #[inline(always)]
     fn present(&self) -> Option<Entry<'b>> {
         (self.entry != 0).then(|| Entry::new(self.buffer.memory(), node::offset(self.entry)))
@@ -322,7 +309,6 @@ impl<'b> BufferCursor<'b> {
         self.stand_on(0);
         (self.ahead.next, self.ahead.count, self.ahead.low) = (0, 0, 0);
         self.ahead.want = 1;
-        self.entries_seen = self.buffer.written.entries.load(Ordering::Relaxed);
         self.buffer.root.load(Ordering::Acquire)
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! # Failure modes
 //! None: reading allocates nothing.
-#![allow(unsafe_code)] // two `unsafe fn`, whose contract is between a transaction and itself
+#![allow(unsafe_code)] // an `unsafe fn`, whose contract is between a transaction and itself
 
 use super::arena::{Arena, Memory};
 use super::bucket::Bucket;
@@ -144,14 +144,6 @@ impl KeyspaceBuffer {
     /// A cursor for snapshots.
     pub fn cursor(&self) -> BufferCursor<'_> {
         BufferCursor::new(self, CSN_COMMITTED_MAX)
-    }
-
-    /// A cursor that sees the newest versions, committed or not, and new keys as they are inserted.
-    ///
-    /// # Safety
-    /// As for [`KeyspaceBuffer::get_own`], for every result of `resolve`.
-    pub unsafe fn cursor_own(&self) -> BufferCursor<'_> {
-        BufferCursor::new(self, CSN_UNCOMMITTED)
     }
 
     /// Number of the newest range deletion over a key that a snapshot sees, 0 if there is none.

@@ -17,6 +17,7 @@
 //! | `keyspace.rs` | a buffer: point lookups |
 //! | `writer.rs` | the one writer of a buffer |
 //! | `writer/insert.rs` | how it inserts keys |
+//! | `writer/placing.rs` | memory for that, and keys that wait for their places in the tree |
 //! | `writer/run.rs` | ascending keys, as they are inserted |
 //! | `walk.rs` | paths through the radix tree |
 //! | `cursor.rs` | ordered positions |

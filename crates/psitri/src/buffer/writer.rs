@@ -19,9 +19,10 @@
 #![allow(unsafe_code)] // own reads, tied to a borrow of the writer; two `unsafe fn`
 
 mod insert;
+mod placing;
 mod run;
 
-use super::arena::{Chunk, LINE_BYTES, Memory, UNIT_BYTES};
+use super::arena::{Memory, UNIT_BYTES};
 use super::cursor::BufferCursor;
 use super::entry::{
     CSN_UNCOMMITTED, Entry, EntryRef, Found, Kind, LARGE_BYTES, PAYLOAD_BYTES_MAX, ROOM, Version,
@@ -30,15 +31,13 @@ use super::entry::{
 use super::error::BufferError;
 use super::keyspace::KeyspaceBuffer;
 use super::range_tombstones::TombstoneRef;
-use crate::sync::{Arc, Ordering};
-use run::Run;
+use crate::sync::{Arc, Mutex, Ordering};
+use placing::{Inserter, Placing};
 
 /// Memory that was used again is charged in portions.
 const CHARGE_BYTES: u64 = 1 << 10;
 /// Versions are written before it is asked again what all readers see. Few in tests, so that memory is used again everywhere.
 const SEEN_VERSIONS_MAX: u32 = if cfg!(debug_assertions) { 3 } else { 256 };
-const CHUNK_BYTES_MIN: u64 = 1 << 10;
-const CHUNK_BYTES_MAX: u64 = 256 << 10;
 /// What a range tombstone takes beside its bounds, about: itself, its set, its places in the runs that were folded.
 const RANGE_TOMBSTONE_BYTES: u64 = 512;
 
@@ -60,19 +59,16 @@ pub struct WriteOutcome {
 #[derive(Debug)]
 pub struct BufferWriter {
     buffer: Arc<KeyspaceBuffer>,
-    chunk: Chunk,
-    chunk_bytes_next: u64,
-    run: Run,
-    /// The node above the key that was inserted last; 0 if there was none.
-    parent: u32,
+    /// Locked by those who only look, and want all entries to be in the tree.
+    placing: Mutex<Placing>,
     /// A commit that all readers see.
     csn_seen: u64,
     /// Versions until it is out of date.
     seen_versions_left: u32,
     /// Memory that was used again and is not charged yet.
     reused_bytes: u64,
-    /// Whether there is room for a second version behind small first ones.
-    leaves_room: bool,
+    /// Nobody reads the buffer while it writes.
+    is_replay: bool,
 }
 
 impl BufferWriter {
@@ -82,23 +78,21 @@ impl BufferWriter {
         }
         Some(BufferWriter {
             buffer: buffer.clone(),
-            chunk: buffer.arena().nothing(),
-            chunk_bytes_next: CHUNK_BYTES_MIN,
-            run: Run::default(),
-            parent: 0,
+            placing: Mutex::new(Placing::new(buffer)),
             csn_seen: 0,
             seen_versions_left: 0,
             reused_bytes: 0,
-            leaves_room: true,
+            is_replay: false,
         })
     }
 
-    /// A writer that puts back what a log has: it leaves no room behind versions, so that it needs no more memory than those who wrote the log.
+    /// A writer that puts back what a log has: it leaves no room behind versions, so that it needs no more memory than those who wrote the log,
+    /// and entries wait for their places in the tree across commits.
     ///
     /// # Safety
     /// As for [`BufferWriter::set_seen`], with the newest commit there will be: nobody reads the buffer as long as this writer lives.
     pub unsafe fn for_replay(mut self) -> BufferWriter {
-        self.leaves_room = false;
+        self.is_replay = true;
         self.csn_seen = CSN_UNCOMMITTED - 1;
         self
     }
@@ -126,8 +120,32 @@ impl BufferWriter {
     }
 
     /// Take one when a nested level begins, and pass it to the writes of that level. The outermost level has the default.
-    pub fn watermark(&self) -> Watermark {
-        Watermark((self.chunk.start / UNIT_BYTES as u64) as u32)
+    pub fn watermark(&mut self) -> Watermark {
+        Watermark((self.placing.get_mut().chunk.start / UNIT_BYTES as u64) as u32)
+    }
+
+    #[inline(always)]
+    fn inserter(&mut self) -> Inserter<'_> {
+        Inserter {
+            buffer: &self.buffer,
+            placing: self.placing.get_mut(),
+        }
+    }
+
+    /// Puts all entries into the tree, which is what cursors and merges go by: before versions are stamped. Until then some may wait.
+    #[inline(always)]
+    pub fn settle(&mut self) {
+        self.inserter().settle();
+    }
+
+    /// A cursor that sees the newest versions, committed or not.
+    pub fn cursor(&self) -> BufferCursor<'_> {
+        Inserter {
+            buffer: &self.buffer,
+            placing: &mut self.placing.lock(),
+        }
+        .settle();
+        BufferCursor::new(&self.buffer, CSN_UNCOMMITTED)
     }
 
     /// The entry of a key.
@@ -139,7 +157,7 @@ impl BufferWriter {
     /// The entry of a key, inserted without versions (absent to everybody) if need be.
     #[inline]
     pub fn entry(&mut self, key: &[u8]) -> Result<EntryRef, BufferError> {
-        self.find_or_insert(key, 0)
+        self.inserter().find_or_insert(key, 0)
     }
 
     /// Writes an uncommitted version to the entry of a key.
@@ -152,7 +170,8 @@ impl BufferWriter {
         floor: Watermark,
     ) -> Result<(EntryRef, WriteOutcome), BufferError> {
         check_payload(kind, payload)?;
-        let entry = self.find_or_insert(key, first_bytes(payload, self.has_room(kind, payload)))?;
+        let room_bytes = first_bytes(payload, self.has_room(kind, payload));
+        let entry = self.inserter().find_or_insert(key, room_bytes)?;
         Ok((entry, self.write(entry, kind, payload, floor)?))
     }
 
@@ -172,7 +191,9 @@ impl BufferWriter {
         self.seen_versions_left = self.seen_versions_left.saturating_sub(1);
         let version = if head == 0 {
             let has_room = self.has_room(kind, payload);
-            let at = self.allocate(first_bytes(payload, has_room))?;
+            let at = self
+                .inserter()
+                .allocate_between(first_bytes(payload, has_room))?;
             let previous = if has_room { ROOM } else { 0 };
             Version::create(self.memory(), at, previous, kind, payload).reference()
         } else {
@@ -195,7 +216,9 @@ impl BufferWriter {
                     version
                 }
                 None => {
-                    let at = self.allocate(version_bytes(payload.len()))?;
+                    let at = self
+                        .inserter()
+                        .allocate_between(version_bytes(payload.len()))?;
                     Version::create(self.memory(), at, head, kind, payload).reference()
                 }
             }
@@ -210,7 +233,7 @@ impl BufferWriter {
     /// Whether the first version of an entry gets room behind it.
     #[inline(always)]
     fn has_room(&self, kind: Kind, payload: &[u8]) -> bool {
-        self.leaves_room && wants_room(kind, payload)
+        !self.is_replay && wants_room(kind, payload)
     }
 
     /// Memory that was used again fills the buffer as fresh memory does: the log grows by it, and is let go of when the buffer is merged.
@@ -237,6 +260,9 @@ impl BufferWriter {
     #[inline]
     pub fn stamp(&mut self, version: VersionRef, csn: u64) {
         debug_assert!(csn != 0 && csn != CSN_UNCOMMITTED);
+        if !self.is_replay {
+            self.settle();
+        }
         Version::of(self.memory(), version).stamp(csn);
         self.raise_csn_last(csn);
     }
@@ -263,7 +289,7 @@ impl BufferWriter {
 
     /// Appends the entries in `lo..hi` whose newest version is uncommitted, in key order. Costs a walk over the range.
     pub fn uncommitted_in_range(&self, lo: &[u8], hi: Option<&[u8]>, out: &mut Vec<EntryRef>) {
-        let mut cursor: BufferCursor<'_> = self.buffer.cursor();
+        let mut cursor = self.cursor();
         let mut more = cursor.seek_ge(lo);
         while more && hi.is_none_or(|hi| cursor.key() < hi) {
             if let Some(entry) = cursor.entry()
@@ -328,60 +354,11 @@ impl BufferWriter {
             self.buffer.written.csn_last.store(csn, Ordering::Relaxed);
         }
     }
-
-    /// Memory for `bytes` (a multiple of 8): its offset.
-    #[inline(always)]
-    fn allocate(&mut self, bytes: usize) -> Result<usize, BufferError> {
-        debug_assert!(bytes.is_multiple_of(UNIT_BYTES));
-        if self.chunk.end - self.chunk.start < bytes as u64 {
-            self.next_chunk(bytes as u64)?;
-        }
-        let at = self.chunk.start as usize;
-        self.chunk.start += bytes as u64;
-        self.memory().prefetch_ahead(at + bytes, bytes);
-        Ok(at)
-    }
-
-    /// As [`BufferWriter::allocate`], but begins a new cache line where the first `use_bytes` would touch one line more
-    /// in the present one than they have to. Look-ups cost as much as the lines they touch.
-    #[inline(always)]
-    fn allocate_lined(&mut self, bytes: usize, use_bytes: usize) -> Result<usize, BufferError> {
-        let in_line = self.chunk.start as usize % LINE_BYTES;
-        if (in_line + use_bytes).div_ceil(LINE_BYTES) > use_bytes.div_ceil(LINE_BYTES) {
-            let skip = LINE_BYTES - in_line;
-            self.reserve(skip + bytes)?;
-            // The reservation may have begun a new chunk, which begins with a line.
-            if !(self.chunk.start as usize).is_multiple_of(LINE_BYTES) {
-                self.chunk.start += skip as u64;
-            }
-        }
-        self.allocate(bytes)
-    }
-
-    /// Makes sure that the next `bytes` come from one chunk, so that several allocations succeed or fail together.
-    #[inline(always)]
-    fn reserve(&mut self, bytes: usize) -> Result<(), BufferError> {
-        if self.chunk.end - self.chunk.start < bytes as u64 {
-            self.next_chunk(bytes as u64)?;
-        }
-        Ok(())
-    }
-
-    /// The rest of the present chunk is given up: offsets must grow (invariant 2).
-    #[cold]
-    fn next_chunk(&mut self, bytes: u64) -> Result<(), BufferError> {
-        let want = bytes.max(self.chunk_bytes_next);
-        self.chunk = self.buffer.arena().claim(bytes, want)?;
-        self.chunk_bytes_next = (2 * self.chunk_bytes_next).min(CHUNK_BYTES_MAX);
-        let taken = self.chunk.end - self.chunk.start;
-        let bytes = self.buffer.written.bytes.load(Ordering::Relaxed) + taken;
-        self.buffer.written.bytes.store(bytes, Ordering::Relaxed);
-        Ok(())
-    }
 }
 
 impl Drop for BufferWriter {
     fn drop(&mut self) {
+        self.settle();
         self.buffer.has_writer.store(false, Ordering::Release);
     }
 }

@@ -29,6 +29,10 @@ impl WriteTxn {
         if self.private.is_some() {
             return self.commit_private(durability).map(|()| None);
         }
+        // Before the lock that all commits take.
+        for part in &mut self.parts {
+            part.writer().settle();
+        }
         let engine = &self.db.engine;
         // The record is built in the first part, which keeps the memory for the next transaction.
         let (first, others) = self.parts.split_at_mut(1);

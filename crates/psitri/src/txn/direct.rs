@@ -157,18 +157,11 @@ impl WriteTxn {
         let mut sink = Sink::new(&engine.pager, birth);
         let mut adopted = Vec::new();
         for part in &self.parts {
-            let buffer = part
-                .guard
-                .buffer
-                .as_ref()
-                .expect("an open part has a writer")
-                .buffer();
-            #[expect(unsafe_code, reason = "contract of cursor_own")]
-            // SAFETY: this transaction holds the write lock, and nothing is written while the merge reads.
-            let cursor = unsafe { buffer.cursor_own() };
-            let own = OwnChanges::new(cursor, &mut adopted);
+            let writer = part.guard.buffer.as_ref();
+            let writer = writer.expect("an open part has a writer");
+            let own = OwnChanges::new(writer.cursor(), &mut adopted);
             let now = self.part_now(part);
-            roots.push(merge_buffer(&mut sink, part.root, buffer, own, now)?.0);
+            roots.push(merge_buffer(&mut sink, part.root, writer.buffer(), own, now)?.0);
         }
         let changes = sink.finish()?;
         for (part, root) in self.parts.iter_mut().zip(roots) {

@@ -491,6 +491,12 @@ impl WriteTxn {
     #[inline(never)]
     fn abandon(&mut self) {
         self.undo_to(None);
+        // Once the keyspaces are released, merges read their buffers, which nobody changes then.
+        for part in &mut self.parts {
+            if let Some(writer) = &mut part.guard.buffer {
+                writer.settle();
+            }
+        }
         self.leave();
     }
 

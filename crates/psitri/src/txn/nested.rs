@@ -143,7 +143,7 @@ impl Part {
         let floor = self
             .guard
             .buffer
-            .as_ref()
+            .as_mut()
             .expect("an open part has a writer")
             .watermark();
         std::mem::replace(&mut self.floor, floor)

@@ -221,17 +221,9 @@ impl WriteTxn {
             return Ok(Cursor::over(self.foreign_view(keyspace)?));
         };
         let part = &self.parts[index];
-        let buffer = part
-            .guard
-            .buffer
-            .as_ref()
-            .expect("an open part has a writer")
-            .buffer();
-        #[expect(unsafe_code, reason = "contract of cursor_own")]
-        // SAFETY: this transaction holds the write lock, and the cursor borrows the transaction, so that nothing is
-        // written while it lives.
-        let own = unsafe { buffer.cursor_own() };
-        let cursor = Cursor::over_own(own, buffer, self.view_below(part));
+        let writer = part.guard.buffer.as_ref();
+        let writer = writer.expect("an open part has a writer");
+        let cursor = Cursor::over_own(writer.cursor(), writer.buffer(), self.view_below(part));
         Ok(match &part.owed {
             None => cursor,
             Some(owed) => {

@@ -436,6 +436,7 @@ fn keys_that_are_prefixes_of_each_other_need_no_stack() {
     for key in &keys {
         assert_eq!(writer.get(key), Found::Value(&[1]));
     }
+    writer.settle();
     let mut cursor = buffer.cursor();
     let mut more = cursor.first();
     for key in &keys {

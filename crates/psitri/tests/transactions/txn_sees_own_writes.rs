@@ -278,3 +278,45 @@ fn a_nested_level_is_undone_after_an_opening() {
         assert_eq!(db.get(&ks, b"k").unwrap().unwrap(), b"outer...");
     }
 }
+
+/// A transaction may be shared by threads that only read it. New keys come into their order when the first of them asks for it.
+#[test]
+fn threads_that_share_a_transaction_see_its_writes_in_order() {
+    let db = Options::new().in_memory().unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let mut expected = BTreeMap::new();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    for round in 0..300u64 {
+        for number in 0..1 + round % 7 {
+            let key = (1000 * round + number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let (key, value) = (key.to_be_bytes(), round.to_be_bytes());
+            txn.upsert(&keyspace, &key, &value).unwrap();
+            expected.insert(key.to_vec(), value.to_vec());
+        }
+        let txn = &txn;
+        let (keyspace, expected) = (&keyspace, &expected);
+        let start = &std::sync::Barrier::new(3);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(move || {
+                    start.wait();
+                    check(txn, keyspace, expected);
+                });
+            }
+        });
+    }
+    // Keys of a transaction that is given up may wait beyond its end.
+    drop(txn);
+    assert_eq!(db.snapshot().len(&keyspace).unwrap(), 0);
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    txn.upsert(&keyspace, b"first", b"1").unwrap();
+    txn.upsert(&keyspace, b"last", b"2").unwrap();
+    txn.commit().unwrap();
+    let snapshot = db.snapshot();
+    let mut cursor = snapshot.cursor(&keyspace).unwrap();
+    assert!(cursor.seek_first().unwrap());
+    assert_eq!(cursor.entry(), Some((&b"first"[..], &b"1"[..])));
+    assert!(cursor.next().unwrap());
+    assert_eq!(cursor.entry(), Some((&b"last"[..], &b"2"[..])));
+    assert!(!cursor.next().unwrap());
+}

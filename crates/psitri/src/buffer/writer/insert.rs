@@ -1,6 +1,7 @@
-//! How a buffer's writer finds the entry of a key, or inserts it: into the radix tree, and into the directory.
+//! How a buffer's writer finds the entry of a key, or inserts it: into the directory, and into the radix tree.
 //!
-//! Thread safety and invariants are those of `writer.rs`; the order of the stores that readers rely on is in `node.rs` and `directory.rs`.
+//! Thread safety and invariants are those of `writer.rs` and `placing.rs`; the order of the stores that readers rely on is in `node.rs` and
+//! `directory.rs`.
 
 use super::super::KEY_BYTES_MAX;
 use super::super::arena::{LINE_BYTES, UNIT_BYTES};
@@ -11,12 +12,12 @@ use super::super::error::BufferError;
 use super::super::keyspace::hash_of;
 use super::super::node::{self, NODE_BYTES_MIN, Node, Position};
 use super::super::walk::mismatch;
-use super::BufferWriter;
+use super::placing::Inserter;
 use super::run::Step;
 use crate::sync::{AtomicU32, Ordering};
 
 /// What takes the place of a bucket that is full takes no more: a node, and buckets of two entries or more. Each may begin a line.
-const BURST_BYTES_MAX: usize = {
+pub(super) const BURST_BYTES_MAX: usize = {
     let entries = CAPACITY_LARGE + 1;
     let buckets = entries / 2;
     node::node_bytes_for(entries)
@@ -31,7 +32,39 @@ const ADDRESS_BYTES_PER_ENTRY: u64 = 512;
 /// Where a child reference is kept: byte offset in the arena, or the root.
 type Slot = Option<usize>;
 
-impl BufferWriter {
+/// What is to be inserted.
+#[derive(Clone, Copy)]
+pub(super) enum New {
+    /// A key, with so many bytes for what is put behind its entry.
+    Key { room_bytes: usize },
+    /// An entry that waits.
+    Waiting(EntryRef),
+}
+
+/// What is to be inserted, and what it takes.
+#[derive(Clone, Copy)]
+struct Insertion {
+    waiting: Option<EntryRef>,
+    bytes: usize,
+}
+
+impl New {
+    #[inline(always)]
+    fn insertion(self, key: &[u8]) -> Result<Insertion, BufferError> {
+        Ok(match self {
+            New::Key { room_bytes } => Insertion {
+                waiting: None,
+                bytes: entry_bytes_checked(key)? + room_bytes,
+            },
+            New::Waiting(entry) => Insertion {
+                waiting: Some(entry),
+                bytes: 0,
+            },
+        })
+    }
+}
+
+impl Inserter<'_> {
     #[inline(always)]
     fn slot(&self, slot: Slot) -> &AtomicU32 {
         match slot {
@@ -43,20 +76,21 @@ impl BufferWriter {
     /// Finds or inserts the entry of a key; `room_bytes` are reserved for what is put behind a new one, and right behind it
     /// but where a bucket bursts.
     #[inline]
-    pub(super) fn find_or_insert(
+    pub fn find_or_insert(
         &mut self,
         key: &[u8],
         room_bytes: usize,
     ) -> Result<EntryRef, BufferError> {
+        let new = New::Key { room_bytes };
         let Some(table) = self.buffer.directory.table(self.memory()) else {
             let before = self.entries();
-            let entry = self.find_or_insert_in_tree(key, room_bytes, false)?;
+            let entry = self.find_or_insert_in_tree(key, new, false)?;
             if self.entries() != before && self.entries() == directory::ENTRIES_MIN {
                 self.build_directory();
             }
             return Ok(entry);
         };
-        let step = self.run.step(self.memory(), key);
+        let step = self.placing.run.step(self.memory(), key);
         let is_left_out = step != Step::Other && self.leaves_out(key);
         let hash = match step == Step::Beside && is_left_out {
             true => 0,
@@ -67,10 +101,19 @@ impl BufferWriter {
             if !is_left_out {
                 table.prefetch(hash);
             }
-            self.insert_beside_run(key, room_bytes)?
+            self.settle_key(key);
+            self.make_room(key, room_bytes);
+            self.insert_beside_run(key, new)?
         } else if let Some(entry) = self.buffer.find_in(table, key, hash) {
             return Ok(entry.reference());
+        } else if step == Step::Other
+            && let Some(entry) = self.insert_waiting(key, room_bytes)?
+        {
+            self.placing.run.inserted(self.memory(), step, entry, 0);
+            self.add_to_directory(hash, entry);
+            return Ok(entry);
         } else {
+            self.make_room(key, room_bytes);
             None
         };
         let entry = match inserted {
@@ -78,15 +121,17 @@ impl BufferWriter {
             None => {
                 let before = self.entries();
                 let is_beside = step == Step::Beside;
-                let entry = self.find_or_insert_in_tree(key, room_bytes, is_beside)?;
+                let entry = self.find_or_insert_in_tree(key, new, is_beside)?;
                 if self.entries() == before {
                     return Ok(entry);
                 }
                 entry
             }
         };
-        let memory = self.buffer.memory();
-        self.run.inserted(memory, step, entry, self.parent);
+        let parent = self.placing.parent;
+        self.placing
+            .run
+            .inserted(self.memory(), step, entry, parent);
         if is_left_out {
             self.leave_out(entry);
         } else {
@@ -97,12 +142,8 @@ impl BufferWriter {
 
     /// Inserts a key beside the last one of the run, if that takes no search: the node has room, and no child for it.
     #[inline(always)]
-    fn insert_beside_run(
-        &mut self,
-        key: &[u8],
-        room_bytes: usize,
-    ) -> Result<Option<EntryRef>, BufferError> {
-        let reference = self.run.node();
+    fn insert_beside_run(&mut self, key: &[u8], new: New) -> Result<Option<EntryRef>, BufferError> {
+        let reference = self.placing.run.node();
         if reference == 0 {
             return Ok(None);
         }
@@ -115,15 +156,15 @@ impl BufferWriter {
         if position_in(key, depth).is_none_or(|position| node.child_at(position) != 0) {
             return Ok(None);
         }
-        let room_bytes = entry_bytes_checked(key)? + room_bytes;
-        self.add_child(reference, None, key, room_bytes).map(Some)
+        self.add_child(reference, None, key, new.insertion(key)?)
+            .map(Some)
     }
 
     /// Whether a key of the run, if it is new, does without a place in the directory.
     #[inline(always)]
     fn leaves_out(&self, key: &[u8]) -> bool {
         let last = &self.buffer.written.sequence_last;
-        self.run.is_long(self.memory())
+        self.placing.run.is_long(self.memory())
             && self
                 .buffer
                 .directory_entries()
@@ -142,7 +183,7 @@ impl BufferWriter {
     }
 
     #[inline]
-    fn add_to_directory(&self, hash: u32, entry: EntryRef) {
+    fn add_to_directory(&mut self, hash: u32, entry: EntryRef) {
         let Some(table) = self.buffer.directory.table(self.memory()) else {
             return;
         };
@@ -189,7 +230,7 @@ impl BufferWriter {
 
     /// A table with a new entry, in the place of one that has no room for it.
     #[cold]
-    fn grow_directory(&self, hash: u32, entry: EntryRef) {
+    fn grow_directory(&mut self, hash: u32, entry: EntryRef) {
         let Some(old) = self.buffer.directory.table(self.memory()) else {
             return;
         };
@@ -199,16 +240,20 @@ impl BufferWriter {
                 table.insert(hash, entry);
                 self.buffer.directory.publish(table);
             }
-            None => self.buffer.directory.give_up(),
+            None => {
+                // Nothing else finds them.
+                self.settle();
+                self.buffer.directory.give_up();
+            }
         }
     }
 
     /// `is_beside`: the key is the next of many that differ in the last byte. Nodes suit them better than buckets.
     #[inline]
-    fn find_or_insert_in_tree(
+    pub fn find_or_insert_in_tree(
         &mut self,
         key: &[u8],
-        room_bytes: usize,
+        new: New,
         is_beside: bool,
     ) -> Result<EntryRef, BufferError> {
         let memory = self.memory();
@@ -240,8 +285,7 @@ impl BufferWriter {
                         Ok(Entry::new(memory, at).reference())
                     }
                     Err(rank) => {
-                        let room_bytes = entry_bytes_checked(key)? + room_bytes;
-                        self.add_to_bucket(reference, slot, rank, key, room_bytes)
+                        self.add_to_bucket(reference, slot, rank, key, new.insertion(key)?)
                     }
                 };
             }
@@ -251,28 +295,27 @@ impl BufferWriter {
         } else if let Some((last, _)) = last {
             Node::new(memory, last).sample()
         } else {
-            return self.insert_first(key, room_bytes);
+            return self.insert_first(key, new.insertion(key)?);
         };
         let sample_key = Entry::new(memory, node::offset(sample)).key();
         if node::is_entry(reference) && sample_key == key {
             return Ok(Entry::new(memory, node::offset(reference)).reference());
         }
         let differs_at = mismatch(key, sample_key);
-        let room_bytes = entry_bytes_checked(key)? + room_bytes;
+        let insertion = new.insertion(key)?;
         if reference == 0
             && let Some((last, slot)) = last
             && Node::new(memory, last).depth() == differs_at
         {
-            return self.add_child(last, slot, key, room_bytes);
+            return self.add_child(last, slot, key, insertion);
         }
-        self.split(key, differs_at, sample, room_bytes, is_beside)
+        self.split(key, differs_at, sample, insertion, is_beside)
     }
 
     #[cold]
-    fn insert_first(&mut self, key: &[u8], room_bytes: usize) -> Result<EntryRef, BufferError> {
-        let room_bytes = entry_bytes_checked(key)? + room_bytes;
-        self.reserve(room_bytes + LINE_BYTES)?;
-        let entry = self.create_entry(key, room_bytes)?;
+    fn insert_first(&mut self, key: &[u8], insertion: Insertion) -> Result<EntryRef, BufferError> {
+        self.reserve(insertion.bytes + LINE_BYTES)?;
+        let entry = self.create(key, insertion)?;
         self.publish(None, entry_reference_of(entry));
         Ok(entry)
     }
@@ -283,29 +326,28 @@ impl BufferWriter {
         reference: u32,
         slot: Slot,
         key: &[u8],
-        room_bytes: usize,
+        insertion: Insertion,
     ) -> Result<EntryRef, BufferError> {
         let node = Node::new(self.memory(), reference);
         // The key shares all bytes before the depth, so it is not shorter.
         let position = position_in(key, node.depth()).unwrap_or(0);
         if position == 0 || node.has_room() {
-            self.reserve(room_bytes + LINE_BYTES)?;
-            let entry = self.create_entry(key, room_bytes)?;
+            self.reserve(insertion.bytes + LINE_BYTES)?;
+            let entry = self.create(key, insertion)?;
             Node::new(self.memory(), reference).add(position, entry_reference_of(entry));
-            self.parent = reference;
-            self.count_entry();
+            self.placing.parent = reference;
             return Ok(entry);
         }
         let grown_bytes = node.grown_bytes();
-        self.reserve(grown_bytes + room_bytes + 2 * LINE_BYTES)?;
+        self.reserve(grown_bytes + insertion.bytes + 2 * LINE_BYTES)?;
         let at = self.allocate_lined(grown_bytes, grown_bytes)?;
-        let entry = self.create_entry(key, room_bytes)?;
+        let entry = self.create(key, insertion)?;
         let grown = Node::new(self.memory(), reference).grow(at);
         grown.add(position, entry_reference_of(entry));
         let grown = grown.reference();
         self.publish(slot, grown);
-        self.run.replaced(reference, grown);
-        self.parent = grown;
+        self.placing.run.replaced(reference, grown);
+        self.placing.parent = grown;
         Ok(entry)
     }
 
@@ -316,7 +358,7 @@ impl BufferWriter {
         key: &[u8],
         differs_at: usize,
         sample: u32,
-        room_bytes: usize,
+        insertion: Insertion,
         is_beside: bool,
     ) -> Result<EntryRef, BufferError> {
         // Everything above the difference agrees with the key, so all slots on the way exist.
@@ -340,33 +382,33 @@ impl BufferWriter {
             && order.len() < CAPACITY_LARGE
         {
             let rank = if is_above { order.len() } else { 0 };
-            return self.replace_bucket(below, slot, differs_at, rank, key, room_bytes);
+            return self.replace_bucket(below, slot, differs_at, rank, key, insertion);
         }
         if node::is_entry(below) && !is_beside {
             let bytes = bucket_bytes(CAPACITY_SMALL);
-            self.reserve(bytes + room_bytes + 2 * LINE_BYTES)?;
+            self.reserve(bytes + insertion.bytes + 2 * LINE_BYTES)?;
             let at = self.allocate_lined(bytes, bytes)?;
-            let entry = self.create_entry(key, room_bytes)?;
+            let entry = self.create(key, insertion)?;
             let bucket = Bucket::create(self.memory(), at, CAPACITY_SMALL, differs_at);
             bucket.insert(0, below);
             bucket.insert(usize::from(is_above), entry_reference_of(entry));
             let bucket = bucket.reference();
             self.publish(slot, bucket);
-            self.parent = 0;
+            self.placing.parent = 0;
             return Ok(entry);
         }
         let position_below = position_in(sample_key, differs_at).unwrap_or(0);
         let position_key = position_in(key, differs_at).unwrap_or(0);
         debug_assert_ne!(position_below, position_key);
-        self.reserve(NODE_BYTES_MIN + room_bytes + 2 * LINE_BYTES)?;
+        self.reserve(NODE_BYTES_MIN + insertion.bytes + 2 * LINE_BYTES)?;
         let at = self.allocate_lined(NODE_BYTES_MIN, NODE_BYTES_MIN)?;
-        let entry = self.create_entry(key, room_bytes)?;
+        let entry = self.create(key, insertion)?;
         let node = Node::create(self.memory(), at, 2, differs_at, sample);
         node.add(position_below, below);
         node.add(position_key, entry_reference_of(entry));
         let node = node.reference();
         self.publish(slot, node);
-        self.parent = node;
+        self.placing.parent = node;
         Ok(entry)
     }
 
@@ -377,18 +419,17 @@ impl BufferWriter {
         slot: Slot,
         rank: usize,
         key: &[u8],
-        room_bytes: usize,
+        insertion: Insertion,
     ) -> Result<EntryRef, BufferError> {
         let bucket = Bucket::new(self.memory(), reference);
         if !bucket.has_room() {
             let depth = bucket.depth();
-            return self.replace_bucket(reference, slot, depth, rank, key, room_bytes);
+            return self.replace_bucket(reference, slot, depth, rank, key, insertion);
         }
-        self.reserve(room_bytes + LINE_BYTES)?;
-        let entry = self.create_entry(key, room_bytes)?;
+        self.reserve(insertion.bytes + LINE_BYTES)?;
+        let entry = self.create(key, insertion)?;
         Bucket::new(self.memory(), reference).insert(rank, entry_reference_of(entry));
-        self.count_entry();
-        self.parent = 0;
+        self.placing.parent = 0;
         Ok(entry)
     }
 
@@ -401,15 +442,15 @@ impl BufferWriter {
         depth: usize,
         rank: usize,
         key: &[u8],
-        room_bytes: usize,
+        insertion: Insertion,
     ) -> Result<EntryRef, BufferError> {
         let bucket = Bucket::new(self.memory(), reference);
         let order = bucket.order();
         let count = order.len() + 1;
         if count > CAPACITY_LARGE {
             bucket.prefetch_entries(order);
-            self.reserve(room_bytes + LINE_BYTES + BURST_BYTES_MAX)?;
-            let entry = self.create_entry(key, room_bytes)?;
+            self.reserve(insertion.bytes + LINE_BYTES + BURST_BYTES_MAX)?;
+            let entry = self.create(key, insertion)?;
             let bucket = Bucket::new(self.memory(), reference);
             let mut entries = [0; CAPACITY_LARGE + 1];
             entries[rank] = entry_reference_of(entry);
@@ -422,9 +463,9 @@ impl BufferWriter {
         }
         let capacity = capacity_for(count);
         let bytes = bucket_bytes(capacity);
-        self.reserve(room_bytes + bytes + 2 * LINE_BYTES)?;
+        self.reserve(insertion.bytes + bytes + 2 * LINE_BYTES)?;
         let at = self.allocate_lined(bytes, bytes)?;
-        let entry = self.create_entry(key, room_bytes)?;
+        let entry = self.create(key, insertion)?;
         let bucket = Bucket::new(self.memory(), reference);
         let replacement = Bucket::create(self.memory(), at, capacity, depth);
         for old in 0..order.len() {
@@ -434,7 +475,7 @@ impl BufferWriter {
         replacement.insert(rank, entry_reference_of(entry));
         let replacement = replacement.reference();
         self.publish(slot, replacement);
-        self.parent = 0;
+        self.placing.parent = 0;
         Ok(entry)
     }
 
@@ -462,7 +503,7 @@ impl BufferWriter {
         let bytes = node::node_bytes_for(children);
         let at = self.allocate_lined(bytes, bytes)?;
         let node = Node::create(self.memory(), at, children, depth, entries[0]).reference();
-        self.parent = 0;
+        self.placing.parent = 0;
         let mut rest = entries;
         while let Some(&first) = rest.first() {
             let here = position(self, first);
@@ -473,7 +514,7 @@ impl BufferWriter {
             let child = match group {
                 [entry] => {
                     if *entry == entry_reference_of(new) {
-                        self.parent = node;
+                        self.placing.parent = node;
                     }
                     *entry
                 }
@@ -497,24 +538,18 @@ impl BufferWriter {
         Entry::new(self.memory(), node::offset(reference)).key()
     }
 
-    /// `use_bytes`: the entry and what will be put behind it.
-    fn create_entry(&mut self, key: &[u8], use_bytes: usize) -> Result<EntryRef, BufferError> {
-        let at = self.allocate_lined(entry_bytes(key.len()), use_bytes)?;
-        Ok(Entry::create(self.memory(), at, key).reference())
+    /// The entry to be inserted, its memory reserved.
+    #[inline(always)]
+    fn create(&mut self, key: &[u8], insertion: Insertion) -> Result<EntryRef, BufferError> {
+        match insertion.waiting {
+            Some(entry) => Ok(entry),
+            None => self.create_entry(key, insertion.bytes),
+        }
     }
 
     /// Makes a new subtree reachable, with one entry more than before.
     fn publish(&self, slot: Slot, reference: u32) {
         self.slot(slot).store(reference, Ordering::Release);
-        self.count_entry();
-    }
-
-    fn count_entry(&self) {
-        let entries = self.buffer.written.entries.load(Ordering::Relaxed) + 1;
-        self.buffer
-            .written
-            .entries
-            .store(entries, Ordering::Relaxed);
     }
 }
 
@@ -525,7 +560,7 @@ fn entry_reference_of(entry: EntryRef) -> u32 {
 
 /// Where a key goes on in a node of this depth; `None` if it ends before.
 #[inline(always)]
-fn position_in(key: &[u8], depth: usize) -> Option<Position> {
+pub(super) fn position_in(key: &[u8], depth: usize) -> Option<Position> {
     match key.get(depth) {
         Some(&byte) => Some(1 + Position::from(byte)),
         None if depth == key.len() => Some(0),
@@ -533,7 +568,7 @@ fn position_in(key: &[u8], depth: usize) -> Option<Position> {
     }
 }
 
-fn entry_bytes_checked(key: &[u8]) -> Result<usize, BufferError> {
+pub(super) fn entry_bytes_checked(key: &[u8]) -> Result<usize, BufferError> {
     if key.len() > KEY_BYTES_MAX {
         return Err(BufferError::KeyTooLong { bytes: key.len() });
     }
@@ -542,8 +577,9 @@ fn entry_bytes_checked(key: &[u8]) -> Result<usize, BufferError> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::placing::WAITING_MAX;
     use super::*;
-    use crate::buffer::{Arena, KeyspaceBuffer};
+    use crate::buffer::{Arena, BufferWriter, KeyspaceBuffer, Kind};
     use crate::sync::Arc;
     use std::collections::BTreeMap;
 
@@ -570,14 +606,15 @@ mod tests {
         }
 
         /// Returns how many were left out.
-        fn check(&self) -> u64 {
+        fn check(&mut self) -> u64 {
+            self.writer.settle();
             let buffer = &self.buffer;
             assert_eq!(buffer.stats().entries, self.entries.len() as u64);
-            let table = buffer.directory.table(buffer.memory()).unwrap();
+            let table = buffer.directory.table(buffer.memory());
             let mut left_out = 0;
             for (key, &entry) in &self.entries {
                 assert_eq!(self.writer.find_entry(key), Some(entry));
-                let places = table.candidates(hash_of(key));
+                let places = table.iter().flat_map(|it| it.candidates(hash_of(key)));
                 match places.filter(|&place| place == entry.0).count() {
                     0 => left_out += 1,
                     places => assert_eq!(places, 1),
@@ -599,10 +636,130 @@ mod tests {
                 less = back.prev();
             }
             assert!(!more && !less);
-            let in_directory = self.entries.len() as u64 - left_out;
-            assert_eq!(buffer.directory_entries(), in_directory);
+            if table.is_some() {
+                let in_directory = self.entries.len() as u64 - left_out;
+                assert_eq!(buffer.directory_entries(), in_directory);
+            }
             left_out
         }
+    }
+
+    fn random_key(number: u64) -> [u8; 8] {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+    }
+
+    #[test]
+    fn new_keys_wait_are_found_and_come_into_the_tree_together() {
+        let mut checked = Checked::new();
+        let mut most = 0;
+        for number in 0..2000 {
+            let key = random_key(number);
+            checked.put(&key);
+            let waiting = checked.writer.inserter().placing.waiting();
+            most = most.max(waiting);
+            let buffer = checked.buffer.clone();
+            assert_eq!(buffer.find_in_tree(&key).is_none(), waiting > 0);
+            assert!(checked.writer.find_entry(&key).is_some());
+            match number % 97 {
+                // Keys that are there make nobody wait.
+                0 => checked.put(&random_key(number / 2)),
+                // Who wants them in order has them all.
+                1 => {
+                    let mut cursor = checked.writer.cursor();
+                    let mut count = usize::from(cursor.first());
+                    while cursor.next() {
+                        count += 1;
+                    }
+                    assert_eq!(count, checked.entries.len());
+                    assert!(checked.writer.inserter().placing.is_settled());
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(most, WAITING_MAX);
+        checked.check();
+    }
+
+    /// A key that is not the first of a run, as it is below the last one, waits; then a lesser one begins a run, in which it is the next.
+    #[test]
+    fn a_run_comes_upon_keys_that_wait() {
+        let mut checked = Checked::new();
+        let mut randoms = (0..).map(random_key);
+        for number in (0..40_000_u32).rev().step_by(100) {
+            for key in randoms.by_ref().take(number as usize % 23) {
+                checked.put(&key);
+            }
+            checked.put(&(number + 2).to_be_bytes());
+            checked.put(&(number + 1).to_be_bytes());
+            checked.put(&number.to_be_bytes());
+            checked.put(&(number + 1).to_be_bytes());
+            checked.put(&(number + 2).to_be_bytes());
+        }
+        checked.check();
+    }
+
+    /// Memory ends with a key, with a version, or with a table, while others wait: nothing is lost that was said to be there.
+    #[test]
+    fn what_waits_when_memory_ends_has_its_place() {
+        for value_bytes in (0..400).step_by(16) {
+            let reserve = (64 << 10) + 512 * value_bytes;
+            let buffer = KeyspaceBuffer::new(Arc::new(Arena::new(reserve).unwrap()));
+            let mut checked = Checked {
+                writer: buffer.writer().unwrap(),
+                buffer,
+                entries: BTreeMap::new(),
+            };
+            let value = vec![7; value_bytes];
+            let (mut failures, mut gave_up) = (0, false);
+            for number in 0.. {
+                let key = random_key(number);
+                let floor = checked.writer.watermark();
+                match checked.writer.put(&key, Kind::Value, &value, floor) {
+                    Ok((entry, _)) => drop(checked.entries.insert(key.to_vec(), entry)),
+                    // The entry may be there without a version.
+                    Err(_) => {
+                        failures += 1;
+                        if let Some(entry) = checked.writer.find_entry(&key) {
+                            checked.entries.insert(key.to_vec(), entry);
+                        }
+                    }
+                }
+                let memory = checked.buffer.memory();
+                gave_up |= number > 100 && checked.buffer.directory.table(memory).is_none();
+                if failures == 20 {
+                    break;
+                }
+            }
+            checked.check();
+            let buffer = checked.buffer.clone();
+            drop(checked);
+            assert!(buffer.writer().is_some(), "{gave_up}");
+        }
+    }
+
+    #[test]
+    fn a_writer_that_goes_leaves_no_key_without_a_place() {
+        let mut checked = Checked::new();
+        for number in 0..1001 {
+            checked.put(&random_key(number));
+            if number % 10 == 3 {
+                let Checked {
+                    buffer,
+                    writer,
+                    entries,
+                } = checked;
+                drop(writer);
+                for key in entries.keys() {
+                    assert!(buffer.find_in_tree(key).is_some());
+                }
+                checked = Checked {
+                    writer: buffer.writer().unwrap(),
+                    buffer,
+                    entries,
+                };
+            }
+        }
+        checked.check();
     }
 
     #[test]
