@@ -1,7 +1,8 @@
 //! `BufferWriter`: the one writer of a buffer: inserting keys, pushing, undoing and stamping versions.
 //!
 //! # Thread safety
-//! `Send`; keep it inside the keyspace's write lock. Readers run beside it at all times.
+//! Keep it inside the keyspace's write lock. Readers run beside it at all times. Threads that only look may share it: what waits for its place
+//! in the tree (`placing.rs`) comes there under a lock of its own.
 //!
 //! # Invariants
 //! 1. One writer a buffer (`KeyspaceBuffer::has_writer`), so plain reads of what only the writer changes are up to date.
