@@ -32,6 +32,13 @@ const ADDRESS_BYTES_PER_ENTRY: u64 = 512;
 /// Where a child reference is kept: byte offset in the arena, or the root.
 type Slot = Option<usize>;
 
+/// What a slot leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    slot: Slot,
+    pub reference: u32,
+}
+
 /// What is to be inserted.
 #[derive(Clone, Copy)]
 pub(super) enum New {
@@ -84,7 +91,7 @@ impl Inserter<'_> {
         let new = New::Key { room_bytes };
         let Some(table) = self.buffer.directory.table(self.memory()) else {
             let before = self.entries();
-            let entry = self.find_or_insert_in_tree(key, new, false)?;
+            let entry = self.find_or_insert_in_tree(key, new, self.top(), false)?;
             if self.entries() != before && self.entries() == directory::ENTRIES_MIN {
                 self.build_directory();
             }
@@ -121,7 +128,7 @@ impl Inserter<'_> {
             None => {
                 let before = self.entries();
                 let is_beside = step == Step::Beside;
-                let entry = self.find_or_insert_in_tree(key, new, is_beside)?;
+                let entry = self.find_or_insert_in_tree(key, new, self.top(), is_beside)?;
                 if self.entries() == before {
                     return Ok(entry);
                 }
@@ -156,8 +163,12 @@ impl Inserter<'_> {
         if position_in(key, depth).is_none_or(|position| node.child_at(position) != 0) {
             return Ok(None);
         }
-        self.add_child(reference, None, key, new.insertion(key)?)
-            .map(Some)
+        // There is room: what leads to the node stays.
+        let place = Place {
+            slot: None,
+            reference,
+        };
+        self.add_child(place, key, new.insertion(key)?).map(Some)
     }
 
     /// Whether a key of the run, if it is new, does without a place in the directory.
@@ -248,34 +259,52 @@ impl Inserter<'_> {
         }
     }
 
-    /// `is_beside`: the key is the next of many that differ in the last byte. Nodes suit them better than buckets.
+    /// Where walks begin.
+    #[inline(always)]
+    pub fn top(&self) -> Place {
+        Place {
+            slot: None,
+            reference: self.buffer.root.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The place below an inner node on the way to a key's; `None` if the node has no child for the key.
+    #[inline(always)]
+    pub fn below(&self, node: Node<'_>, key: &[u8]) -> Option<Place> {
+        let slot = node.slot_at(position_in(key, node.depth())?);
+        let reference = self.memory().a32(slot?).load(Ordering::Relaxed);
+        (reference != 0).then_some(Place { slot, reference })
+    }
+
+    /// `from`: a place on the way, if need be the top. `is_beside`: the key is the next of many that differ in the last byte. Nodes suit them
+    /// better than buckets.
     #[inline]
     pub fn find_or_insert_in_tree(
         &mut self,
         key: &[u8],
         new: New,
+        from: Place,
         is_beside: bool,
     ) -> Result<EntryRef, BufferError> {
         let memory = self.memory();
-        let mut reference = self.buffer.root.load(Ordering::Relaxed);
-        let mut slot: Slot = None;
-        // The node that has no child for the key, and the slot that leads to it.
-        let mut last: Option<(u32, Slot)> = None;
-        while node::is_inner(reference) {
-            let node = Node::new(memory, reference);
-            let depth = node.depth();
-            last = Some((reference, slot));
-            let Some(position) = position_in(key, depth) else {
-                reference = 0;
-                break;
-            };
-            slot = node.slot_at(position);
-            reference = match slot {
-                Some(at) => memory.a32(at).load(Ordering::Relaxed),
-                None => 0,
-            };
+        let mut place = from;
+        // The node that the way ends with, and whether it has no child for the key.
+        let mut last: Option<Place> = None;
+        let mut is_childless = false;
+        while node::is_inner(place.reference) {
+            last = Some(place);
+            match self.below(Node::new(memory, place.reference), key) {
+                Some(below) => place = below,
+                None => {
+                    is_childless = true;
+                    break;
+                }
+            }
         }
-        let sample = if node::is_bucket(reference) {
+        let Place { slot, reference } = place;
+        let sample = if let (true, Some(last)) = (is_childless, last) {
+            Node::new(memory, last.reference).sample()
+        } else if node::is_bucket(reference) {
             let bucket = Bucket::new(memory, reference);
             if bucket.agrees(key) {
                 let order = bucket.order();
@@ -292,8 +321,6 @@ impl Inserter<'_> {
             bucket.sample()
         } else if reference != 0 {
             reference
-        } else if let Some((last, _)) = last {
-            Node::new(memory, last).sample()
         } else {
             return self.insert_first(key, new.insertion(key)?);
         };
@@ -303,13 +330,32 @@ impl Inserter<'_> {
         }
         let differs_at = mismatch(key, sample_key);
         let insertion = new.insertion(key)?;
-        if reference == 0
-            && let Some((last, slot)) = last
-            && Node::new(memory, last).depth() == differs_at
-        {
-            return self.add_child(last, slot, key, insertion);
+        let depth_last = last.map(|last| Node::new(memory, last.reference).depth());
+        if is_childless && depth_last == Some(differs_at) {
+            return self.add_child(place, key, insertion);
         }
-        self.split(key, differs_at, sample, insertion, is_beside)
+        // Where the key differs from what is below the last node, that is where it comes; further up it is elsewhere.
+        let place = match depth_last.is_none_or(|depth| depth < differs_at) {
+            true => place,
+            false => self.above(key, differs_at),
+        };
+        self.split(key, differs_at, sample, place, insertion, is_beside)
+    }
+
+    /// The place for a key that first differs from the others there at byte `differs_at`: the first one below which all agree up to that byte.
+    fn above(&self, key: &[u8], differs_at: usize) -> Place {
+        let mut place = self.top();
+        while node::is_inner(place.reference) {
+            let node = Node::new(self.memory(), place.reference);
+            let depth = node.depth();
+            if depth > differs_at {
+                break;
+            }
+            debug_assert!(depth < differs_at);
+            let below = self.below(node, key);
+            place = below.expect("all keys there agree with this one up to the difference");
+        }
+        place
     }
 
     #[cold]
@@ -323,8 +369,7 @@ impl Inserter<'_> {
     /// Adds the key below a node that has no child for it yet.
     fn add_child(
         &mut self,
-        reference: u32,
-        slot: Slot,
+        Place { slot, reference }: Place,
         key: &[u8],
         insertion: Insertion,
     ) -> Result<EntryRef, BufferError> {
@@ -346,6 +391,7 @@ impl Inserter<'_> {
         grown.add(position, entry_reference_of(entry));
         let grown = grown.reference();
         self.publish(slot, grown);
+        self.placing.has_moved = true;
         self.placing.run.replaced(reference, grown);
         self.placing.parent = grown;
         Ok(entry)
@@ -358,23 +404,14 @@ impl Inserter<'_> {
         key: &[u8],
         differs_at: usize,
         sample: u32,
+        Place {
+            slot,
+            reference: below,
+        }: Place,
         insertion: Insertion,
         is_beside: bool,
     ) -> Result<EntryRef, BufferError> {
-        // Everything above the difference agrees with the key, so all slots on the way exist.
         let memory = self.memory();
-        let mut slot: Slot = None;
-        let mut below = self.buffer.root.load(Ordering::Relaxed);
-        while node::is_inner(below) {
-            let node = Node::new(memory, below);
-            let depth = node.depth();
-            if depth > differs_at {
-                break;
-            }
-            debug_assert!(depth < differs_at);
-            slot = position_in(key, depth).and_then(|position| node.slot_at(position));
-            below = self.slot(slot).load(Ordering::Relaxed);
-        }
         let sample_key = Entry::new(memory, node::offset(sample)).key();
         let is_above = key.get(differs_at) > sample_key.get(differs_at);
         if node::is_bucket(below)
@@ -408,6 +445,7 @@ impl Inserter<'_> {
         node.add(position_key, entry_reference_of(entry));
         let node = node.reference();
         self.publish(slot, node);
+        self.placing.has_moved |= node::is_inner(below);
         self.placing.parent = node;
         Ok(entry)
     }

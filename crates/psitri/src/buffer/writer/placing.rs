@@ -20,7 +20,7 @@ use super::super::entry::{Entry, EntryRef, entry_bytes};
 use super::super::error::BufferError;
 use super::super::keyspace::KeyspaceBuffer;
 use super::super::node::{self, Node};
-use super::insert::{BURST_BYTES_MAX, New, entry_bytes_checked, position_in};
+use super::insert::{BURST_BYTES_MAX, New, Place, entry_bytes_checked};
 use super::run::Run;
 use crate::sync::Ordering;
 
@@ -54,6 +54,8 @@ pub(super) struct Placing {
     pub run: Run,
     /// The node above the key that was inserted last; 0 if there was none.
     pub parent: u32,
+    /// Since it was last cleared, an inner node took the place of another or came above it: ways that were gone before may be wrong.
+    pub has_moved: bool,
     waiting: Waiting,
 }
 
@@ -79,6 +81,7 @@ impl Placing {
             chunk_bytes_next: CHUNK_BYTES_MIN,
             run: Run::default(),
             parent: 0,
+            has_moved: false,
             waiting: Waiting::default(),
         }
     }
@@ -135,52 +138,68 @@ impl<'b> Inserter<'b> {
     fn settle_waiting(&mut self) {
         let Waiting { entries, count, .. } = std::mem::take(&mut self.placing.waiting);
         self.placing.chunk.end += count as u64 * PLACE_BYTES_MAX;
-        let entries = &entries[..count];
-        if count > 1 {
-            self.prefetch_places(entries);
+        if let [entry] = entries[..count] {
+            return self.place(EntryRef(entry), self.top());
         }
-        let memory = self.memory();
-        for &entry in entries {
-            let entry = EntryRef(entry);
-            let key = Entry::of(memory, entry).key();
-            let placed = self.find_or_insert_in_tree(key, New::Waiting(entry), false);
-            let placed = placed.expect("its memory was kept");
-            assert_eq!(placed, entry, "the key was new");
+        let mut places = [self.top(); WAITING_MAX];
+        if !cfg!(loom) {
+            self.find_places(&entries[..count], &mut places);
+        }
+        self.placing.has_moved = false;
+        for (&entry, place) in entries[..count].iter().zip(places) {
+            let is_valid = node::is_inner(place.reference) && !self.placing.has_moved;
+            let from = if is_valid { place } else { self.top() };
+            self.place(EntryRef(entry), from);
         }
     }
 
-    /// Asks for what the ways of entries to their places lead through, level by level.
-    fn prefetch_places(&self, entries: &[u32]) {
-        if cfg!(loom) {
-            return;
+    /// Puts a waiting entry into the tree, whose way leads through `from`.
+    #[inline]
+    fn place(&mut self, entry: EntryRef, from: Place) {
+        let key = Entry::of(self.memory(), entry).key();
+        debug_assert!(self.leads_to(from, key));
+        let placed = self.find_or_insert_in_tree(key, New::Waiting(entry), from, false);
+        let placed = placed.expect("its memory was kept");
+        assert_eq!(placed, entry, "the key was new");
+    }
+
+    /// Whether the way of a key to its place leads through `place`.
+    fn leads_to(&self, place: Place, key: &[u8]) -> bool {
+        let mut way = self.top();
+        while way != place {
+            let below = node::is_inner(way.reference)
+                .then(|| self.below(Node::new(self.memory(), way.reference), key));
+            match below.flatten() {
+                Some(below) => way = below,
+                None => return false,
+            }
         }
+        true
+    }
+
+    /// Goes the ways of entries as far as there are inner nodes, level by level, and asks for what is next on each before it goes on.
+    fn find_places(&self, entries: &[u32], places: &mut [Place; WAITING_MAX]) {
         let memory = self.memory();
-        let mut places = [self.buffer.root.load(Ordering::Relaxed); WAITING_MAX];
         let mut going = u32::MAX >> (32 - entries.len());
+        let mut next = *places;
         while going != 0 {
             let mut level = going;
             while level != 0 {
                 let index = level.trailing_zeros() as usize;
                 level &= level - 1;
-                let place = places[index];
-                let next = if node::is_inner(place) {
-                    let node = Node::new(memory, place);
+                let reference = next[index].reference;
+                if node::is_inner(reference) {
+                    places[index] = next[index];
                     let key = Entry::of(memory, EntryRef(entries[index])).key();
-                    match position_in(key, node.depth()) {
-                        Some(position) => node.child_at(position),
-                        None => 0,
+                    if let Some(below) = self.below(Node::new(memory, reference), key) {
+                        node::prefetch(memory, below.reference);
+                        next[index] = below;
+                        continue;
                     }
-                } else if node::is_bucket(place) {
-                    Bucket::new(memory, place).sample()
-                } else {
-                    0
-                };
-                if next == 0 {
-                    going &= !(1 << index);
-                } else {
-                    node::prefetch(memory, next);
+                } else if node::is_bucket(reference) {
+                    node::prefetch(memory, Bucket::new(memory, reference).sample());
                 }
-                places[index] = next;
+                going &= !(1 << index);
             }
         }
     }
