@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// What of the live bytes a database at rest may keep as free space in the middle of its file.
-const KEEP_SHARE: u64 = 128;
+pub(crate) const KEEP_SHARE: u64 = 128;
 
 /// How often it gives back as many holes as one call makes.
 const GIVE_BACK_ROUNDS: usize = 16;

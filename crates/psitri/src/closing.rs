@@ -9,8 +9,8 @@ use crate::{
     Result,
     buffer::{Found, KeyspaceBuffer},
     checkpoint::{
-        LogPart, REPLAYED_BYTES_MAX, REPLAYED_ENTRIES_MAX, REPLAYED_SEGMENTS_MAX, entries_of,
-        is_harmless, logged_of,
+        KEEP_SHARE, LogPart, REPLAYED_BYTES_MAX, REPLAYED_ENTRIES_MAX, REPLAYED_SEGMENTS_MAX,
+        entries_of, is_harmless, logged_of,
     },
     engine::Engine,
     layers::CSN_NEWEST,
@@ -25,8 +25,14 @@ const CLOSE_WRITES_MAX: u64 = 3;
 
 /// How many times as large as the entries that it brings back a log may be that is left without need.
 const LEFT_LOG_MAX: u64 = 2;
-/// Pages that are worth a hole then.
-const LEFT_HOLE_PAGES: usize = 64;
+/// Pages that are worth a hole then: one costs the file system as much time as it takes to write a few.
+const LEFT_HOLE_PAGES: usize = 4;
+/// So much free space is worth none.
+const LEFT_FREE_BYTES: u64 = 256 << 10;
+/// What of the live bytes may wait for a checkpoint to be free.
+const LEFT_AWAITING_SHARE: u64 = 32;
+/// So much is worth none.
+const LEFT_AWAITING_BYTES: u64 = 1 << 20;
 /// What a commit of one entry takes in the log beside its key and value.
 const LOGGED_BYTES: u64 = 32;
 /// Entries of a buffer that are looked at to know what the others are like.
@@ -58,13 +64,14 @@ impl Engine {
             }
             // What the opening replayed is to be merged in any case.
             if !self.is_merging_replayed() && self.is_log_mostly_live(log) {
-                if self.is_part_let_go_of(log)
+                if (self.is_part_let_go_of(log) || self.is_space_left())
                     && let Err(error) = self.checkpoint(LogPart::Merged)
                     && !is_harmless(&error)
                 {
                     return Err(error);
                 }
-                return self.pager.give_back(LEFT_HOLE_PAGES, 0, 0).map(drop);
+                let keep = (self.pager.live_bytes() / KEEP_SHARE).max(LEFT_FREE_BYTES);
+                return self.pager.give_back(LEFT_HOLE_PAGES, keep, keep).map(drop);
             }
         }
         if !self.stays_in_log() {
@@ -120,6 +127,12 @@ impl Engine {
     /// Whether enough of the log is merged to take a checkpoint for that, where one is closed without.
     fn is_part_let_go_of(&self, log: &WalShared) -> bool {
         self.merged_bytes(log) >= self.options.wal_segment_bytes
+    }
+
+    /// Whether so much is dead and waits for a checkpoint that one is taken, where one is closed without.
+    fn is_space_left(&self) -> bool {
+        let held = self.pager.held();
+        held.awaiting_bytes > (held.live_bytes / LEFT_AWAITING_SHARE).max(LEFT_AWAITING_BYTES)
     }
 
     /// Whether the log, or what a checkpoint would leave of it, is little larger than one that has nothing but the entries that are not merged, so that a
