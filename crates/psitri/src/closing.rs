@@ -71,7 +71,7 @@ impl Engine {
                     return Err(error);
                 }
                 let keep = (self.pager.live_bytes() / KEEP_SHARE).max(LEFT_FREE_BYTES);
-                return self.pager.give_back(LEFT_HOLE_PAGES, keep, keep).map(drop);
+                return self.pager.give_back(LEFT_HOLE_PAGES, 0, keep).map(drop);
             }
         }
         if !self.stays_in_log() {
