@@ -71,7 +71,11 @@ impl Engine {
                     return Err(error);
                 }
                 let keep = (self.pager.live_bytes() / KEEP_SHARE).max(LEFT_FREE_BYTES);
-                return self.pager.give_back(LEFT_HOLE_PAGES, 0, keep).map(drop);
+                return match self.pager.give_back(LEFT_HOLE_PAGES, 0, keep) {
+                    // A hole in the middle of a piece of the file takes room for a second piece.
+                    Err(error) if !is_harmless(&error) => Err(error),
+                    _ => Ok(()),
+                };
             }
         }
         if !self.stays_in_log() {
@@ -131,8 +135,15 @@ impl Engine {
 
     /// Whether so much is dead and waits for a checkpoint that one is taken, where one is closed without.
     fn is_space_left(&self) -> bool {
-        let held = self.pager.held();
-        held.awaiting_bytes > (held.live_bytes / LEFT_AWAITING_SHARE).max(LEFT_AWAITING_BYTES)
+        let is_left = || {
+            let held = self.pager.held();
+            held.awaiting_bytes > (held.live_bytes / LEFT_AWAITING_SHARE).max(LEFT_AWAITING_BYTES)
+        };
+        // The one that is being written may be enough.
+        is_left() && {
+            drop(self.checkpointing.lock());
+            is_left()
+        }
     }
 
     /// Whether the log, or what a checkpoint would leave of it, is little larger than one that has nothing but the entries that are not merged, so that a

@@ -346,10 +346,10 @@ impl Options {
     /// Whether closing merges what was written and makes it durable. Default true.
     ///
     /// If false, closing leaves in the log what is not merged yet, as RocksDB and others do. That takes a few milliseconds, unless a merge is
-    /// under way, which is waited for, or a segment of the log or more was merged since the last checkpoint: another one lets go of it. The same
-    /// goes for dead pages of the data file that wait for a checkpoint, from 1 MiB and a thirty-second of its content on. Free space of more than
-    /// 256 KiB and 1/128 of the content is given back, in pieces of 16 KiB and more, which takes about a tenth of a millisecond each, and 1,024 of them at most.
-    /// Where less was merged and nothing was written since, that is checkpointed, too.
+    /// under way, which is waited for, or a segment of the log or more was merged since the last checkpoint: another one lets go of it.
+    /// Where less was merged and nothing was written since, that is checkpointed, too, and so is it where dead pages of the data file wait for
+    /// a checkpoint, from 1 MiB and a thirty-second of its content on. Free space in the middle of the file, beyond 256 KiB and 1/128 of the content, is given
+    /// back in pieces of 16 KiB and more, which takes about a tenth of a millisecond for each.
     /// Each opening replays the log, as after a crash, until it is merged; one that replays more than 10,000 entries or 8 MiB of log merges them
     /// in the background. On closing, everything is merged nevertheless where that is the better half of the work: if the part of the log that is
     /// not merged is more than twice as large as what it brings back, because most of it was overwritten or deleted, if the log has more than

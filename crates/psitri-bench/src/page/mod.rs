@@ -158,9 +158,18 @@ impl<'r> Compared<'r> {
 
 /// What was measured, when, and on what.
 fn measured(info: &SuiteInfo) -> String {
-    let runs = match info.repeat {
-        1 => "one run each".to_owned(),
-        repeat => format!("the median of {repeat} runs each"),
+    let of = |repeat| match repeat {
+        1 => "one run".to_owned(),
+        repeat => format!("the median of {repeat} runs"),
+    };
+    let runs = match info.rounds() {
+        rounds if rounds == info.repeat => format!("{} each", of(rounds)),
+        rounds => format!(
+            "{} of each engine in each case, or, where one takes no more than {} s, {}",
+            of(info.repeat),
+            info.short_seconds,
+            of(rounds)
+        ),
     };
     format!(
         "Measured {} on {}, {} cores. {} cases, {} engines, {runs}. Ratios hold for this machine.",

@@ -27,9 +27,16 @@ impl Profile {
 
     pub fn repeat(self) -> u32 {
         match self {
-            Self::Quick => 1,
-            Self::Standard => 3,
+            Self::Quick | Self::Standard => 1,
             Self::Full => 5,
+        }
+    }
+
+    /// Runs of what is short.
+    pub fn repeat_short(self) -> u32 {
+        match self {
+            Self::Quick => 1,
+            Self::Standard | Self::Full => 5,
         }
     }
 

@@ -69,6 +69,11 @@ pub struct SuiteInfo {
     pub engines: Vec<Entry>,
     /// Runs of each engine in each case.
     pub repeat: u32,
+    /// Runs of those that took no more than [`short_seconds`](Self::short_seconds) the first time, if that is more.
+    #[serde(default)]
+    pub repeat_short: u32,
+    #[serde(default)]
+    pub short_seconds: u64,
     pub cases: Vec<Case>,
 }
 
@@ -130,6 +135,11 @@ impl SuiteInfo {
             }
         }
         Ok(info)
+    }
+
+    /// Rounds of all cases. After the first [`repeat`](Self::repeat) of them only what is short is run.
+    pub fn rounds(&self) -> u32 {
+        self.repeat.max(self.repeat_short)
     }
 
     pub fn save(&self, directory: &Path) -> Result<()> {
@@ -241,6 +251,8 @@ mod tests {
             machine: Machine::default(),
             engines: Vec::new(),
             repeat: 2,
+            repeat_short: 0,
+            short_seconds: 0,
             cases: vec![Case {
                 id: "bank-1".to_owned(),
                 page: Page::Bank,

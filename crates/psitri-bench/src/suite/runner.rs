@@ -1,15 +1,19 @@
 //! Runs the cases of a profile: one process for each engine and round, in alternating order, resumed where it was interrupted.
 //!
+//! The engines that are close to one another are quick; what takes minutes is far behind, whatever the machine's noise. So runs that are
+//! short are repeated more often. A round goes through all cases before the next one begins: what the machine does meanwhile is in one of them.
+//!
 //! (1) A run that is complete has its report (or the reason why there is none) under its final name, put there by a rename: a suite that
 //!     is killed at any moment goes on with the run that it was in.
-//! (2) Results of different profiles, cases or repeats are never mixed: a directory belongs to the suite that began it, and is
-//!     refused to another.
+//! (2) Results of different profiles or cases are never mixed: a directory belongs to the suite that began it, and is refused to another. It
+//!     may be given more rounds.
 //! (3) A run that hangs is killed after a limit of time, and that is its reason.
 use super::cases::{self, Profile};
 use super::results::{Case, SuiteInfo, case_directory, failed_file, report_file};
 use super::{machine, results};
 use crate::driver;
 use crate::registry::{Engines, NOT_IN_ALL};
+use crate::report::Report;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -35,6 +39,14 @@ pub struct SuiteOptions {
     /// Runs of each engine in each case; the profile's number without
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,
+
+    /// Runs of those that are short, if that is more; without, what --repeat says, else the profile's number
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat_short: Option<u32>,
+
+    /// A run is short if the first one took no more seconds
+    #[arg(long, default_value_t = 15)]
+    short_seconds: u64,
 
     /// Directory of the results, kept from one call to the next; `psitri-bench-PROFILE` without
     #[arg(long)]
@@ -132,6 +144,9 @@ impl SuiteOptions {
             machine: machine::this(&databases),
             engines: entries,
             repeat: self.repeat.unwrap_or_else(|| self.profile.repeat()),
+            repeat_short: (self.repeat_short.or(self.repeat))
+                .unwrap_or_else(|| self.profile.repeat_short()),
+            short_seconds: self.short_seconds,
             cases,
         })
     }
@@ -141,11 +156,13 @@ impl SuiteOptions {
         let known = SuiteInfo::load(directory);
         match known {
             Ok(known) if !self.restart => {
-                if (&known.profile, known.repeat, &known.cases)
-                    != (&info.profile, info.repeat, &info.cases)
-                {
+                let is_other = (&known.profile, &known.cases) != (&info.profile, &info.cases);
+                let has_more = known.repeat > info.repeat || known.rounds() > info.rounds();
+                let is_limit_other =
+                    known.rounds() > known.repeat && known.short_seconds != info.short_seconds;
+                if is_other || has_more || is_limit_other {
                     bail!(
-                        "{} holds results of other cases, engines or repeats; choose another --out, or add --restart to throw them away",
+                        "{} holds results of other cases or engines, more rounds, or another --short-seconds; choose another --out, or add --restart to throw them away",
                         directory.display()
                     );
                 }
@@ -156,6 +173,14 @@ impl SuiteOptions {
                         info.commit.as_deref().unwrap_or("unknown")
                     );
                 }
+                let known = SuiteInfo {
+                    repeat: info.repeat,
+                    repeat_short: info.repeat_short,
+                    short_seconds: info.short_seconds,
+                    finished: None,
+                    ..known
+                };
+                known.save(directory)?;
                 Ok(known)
             }
             Ok(_) => {
@@ -197,17 +222,22 @@ impl SuiteOptions {
             if self.retry_failed && failed.exists() {
                 fs::remove_file(&failed)?;
             }
-            if report.exists() || failed.exists() {
+            let is_wanted = run.round < info.repeat || run.is_short(directory, info);
+            if !is_wanted || report.exists() || failed.exists() {
                 bar.inc(1);
                 continue;
             }
-            let left = durations.left(runs[done..].iter().map(|run| run.case.id.as_str()));
+            let short = Duration::from_secs(info.short_seconds);
+            let left = durations.left(runs[done..].iter().map(|run| {
+                let limit = (run.round >= info.repeat).then_some(short);
+                (run.case.id.as_str(), run.engine, limit)
+            }));
             let message = format!(
                 "{} · {}{}{}",
                 run.case.id,
                 run.engine,
-                if info.repeat > 1 {
-                    format!(" ({} of {})", run.round + 1, info.repeat)
+                if info.rounds() > 1 {
+                    format!(" (round {} of {})", run.round + 1, info.rounds())
                 } else {
                     String::new()
                 },
@@ -222,7 +252,7 @@ impl SuiteOptions {
             bar.set_message(message);
             let start = Instant::now();
             run.execute(directory, databases.path(), timeout)?;
-            durations.note(&run.case.id, start.elapsed());
+            durations.note(&run.case.id, run.engine, start.elapsed());
             bar.inc(1);
         }
         bar.finish_and_clear();
@@ -242,11 +272,11 @@ fn is_free(directory: &Path) -> Result<bool> {
     }
 }
 
-/// Case by case; within a case, round by round, engines in alternating order.
+/// Round by round; within a round, case by case, engines in alternating order.
 fn all_runs(info: &SuiteInfo) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
-    for case in &info.cases {
-        for round in 0..info.repeat {
+    for round in 0..info.rounds() {
+        for case in &info.cases {
             for engine in driver::alternating(&case.engines, round) {
                 runs.push(Run {
                     case,
@@ -276,6 +306,13 @@ impl Run<'_> {
             report_file(directory, &self.case.id, self.engine, self.round),
             failed_file(directory, &self.case.id, self.engine, self.round),
         )
+    }
+
+    /// Whether the first run of the engine in the case was short. One that left no report was not.
+    fn is_short(&self, directory: &Path, info: &SuiteInfo) -> bool {
+        let first = report_file(directory, &self.case.id, self.engine, 0);
+        let report = driver::read_json::<Report>(&first);
+        report.is_ok_and(|report| report.wall_seconds <= info.short_seconds as f64)
     }
 
     /// Runs the process. What it prints goes to a file beside its report; only failures of this program are errors.
@@ -376,12 +413,16 @@ fn usual_seconds(case: &str) -> f64 {
 #[derive(Default)]
 struct Durations {
     cases: BTreeMap<String, Vec<Duration>>,
+    /// By case and engine, the last one.
+    engines: BTreeMap<(String, String), Duration>,
     seconds: f64,
     usual_seconds: f64,
 }
 
 impl Durations {
-    fn note(&mut self, case: &str, duration: Duration) {
+    fn note(&mut self, case: &str, engine: &str, duration: Duration) {
+        let run = (case.to_owned(), engine.to_owned());
+        self.engines.insert(run, duration);
         self.cases
             .entry(case.to_owned())
             .or_default()
@@ -390,15 +431,28 @@ impl Durations {
         self.usual_seconds += usual_seconds(case);
     }
 
-    /// The mean of the runs of the same case, else what is usual there times what the runs took of what was usual, for runs of each of `cases`;
-    /// nothing before the first.
-    fn left<'c>(&self, cases: impl Iterator<Item = &'c str>) -> Option<Duration> {
+    /// For runs of each of these cases and engines, those left out that take longer than a limit: what the last of the engine in the case took, else the mean
+    /// of the case, else what is usual there times what the runs took of what was usual. Nothing before the first.
+    fn left<'c>(
+        &self,
+        runs: impl Iterator<Item = (&'c str, &'c str, Option<Duration>)>,
+    ) -> Option<Duration> {
         let speed = (self.usual_seconds > 0.0).then(|| self.seconds / self.usual_seconds)?;
-        let of = |case| match self.cases.get(case) {
-            Some(runs) => runs.iter().sum::<Duration>() / runs.len() as u32,
-            None => Duration::from_secs_f64(usual_seconds(case) * speed),
+        let of = |case: &str, engine: &str| {
+            let own = self.engines.get(&(case.to_owned(), engine.to_owned()));
+            match (own, self.cases.get(case)) {
+                (Some(own), _) => *own,
+                (None, Some(runs)) => runs.iter().sum::<Duration>() / runs.len() as u32,
+                (None, None) => Duration::from_secs_f64(usual_seconds(case) * speed),
+            }
         };
-        Some(cases.map(of).sum())
+        let counted = runs.filter_map(|(case, engine, limit)| {
+            let duration = of(case, engine);
+            limit
+                .is_none_or(|limit| duration <= limit)
+                .then_some(duration)
+        });
+        Some(counted.sum())
     }
 }
 
@@ -429,17 +483,30 @@ mod tests {
     #[test]
     fn what_is_left_goes_by_the_case_and_by_the_speed_of_the_machine() {
         let mut durations = Durations::default();
-        assert_eq!(durations.left(["kv"].into_iter()), None);
-        durations.note("bank-batch-1", Duration::from_secs(100));
-        durations.note("bank-batch-1", Duration::from_secs(10));
-        // As long as is usual: 110 seconds for two runs. The next one takes what these did, the others what is usual.
-        let left = durations.left(["bank-batch-1", "kv", "tides-any"].into_iter());
-        assert_eq!(left, Some(Duration::from_secs(55 + 1 + 2)));
+        assert_eq!(durations.left([("kv", "a", None)].into_iter()), None);
+        durations.note("bank-batch-1", "a", Duration::from_secs(100));
+        durations.note("bank-batch-1", "b", Duration::from_secs(10));
+        // As long as is usual: 110 seconds for two runs. A run takes what that engine's took, else the mean of the case, the others what is usual.
+        let left = durations.left(
+            ["a", "b", "c"]
+                .map(|engine| ("bank-batch-1", engine, None))
+                .into_iter()
+                .chain([("kv", "a", None), ("tides-any", "a", None)]),
+        );
+        assert_eq!(left, Some(Duration::from_secs(100 + 10 + 55 + 1 + 2)));
         // A case of its own, at a tenth of the speed.
-        durations.note("upsert", Duration::from_secs(1100));
+        durations.note("upsert", "a", Duration::from_secs(1100));
         let left = durations
-            .left(["upsert", "comparative"].into_iter())
+            .left([("upsert", "a", None), ("comparative", "a", None)].into_iter())
             .unwrap();
         assert_eq!(left.as_secs(), 1100 + 4 * 10);
+        // Of what is repeated if it is short, the long ones are not.
+        let limit = Some(Duration::from_secs(15));
+        let left = durations.left(
+            ["a", "b", "c"]
+                .map(|engine| ("bank-batch-1", engine, limit))
+                .into_iter(),
+        );
+        assert_eq!(left, Some(Duration::from_secs(10)));
     }
 }

@@ -293,6 +293,8 @@ pub fn write(directory: &Path) {
         },
         engines: ENGINES.iter().map(entry).collect(),
         repeat: REPEAT,
+        repeat_short: REPEAT,
+        short_seconds: 15,
         cases: cases(),
     };
     info.save(directory).expect("written");

@@ -125,7 +125,7 @@ impl<'b> BufferCursor<'b> {
         let entry = ahead.entries[ahead.next + steps - 1];
         Some((
             steps,
-            Entry::new(self.buffer.memory(), node::offset(entry)).key(),
+            Entry::new(self.walk.memory(), node::offset(entry)).key(),
         ))
     }
 
@@ -139,6 +139,15 @@ impl<'b> BufferCursor<'b> {
             Some(entry) => self.buffer.resolve(entry, csn_max).0,
             None => Found::Absent,
         }
+    }
+
+    /// As [`BufferCursor::resolve`], in a buffer without deleted ranges up to that number.
+    #[inline(always)]
+    pub fn resolve_alone(&self, csn: u64) -> Found<'b> {
+        let visible = self
+            .present()
+            .and_then(|entry| entry.visible(csn.min(self.csn_max)));
+        visible.map_or(Found::Absent, |(version, _)| version.found())
     }
 
     /// As [`BufferCursor::resolve`], with the number that decided (0 for `Absent`).
@@ -218,7 +227,7 @@ impl<'b> BufferCursor<'b> {
         let entry = ahead.entries[ahead.next];
         ahead.next += 1;
         if let Some(&coming) = ahead.entries[..ahead.count].get(ahead.next + ahead.version_ahead) {
-            Entry::new(self.buffer.memory(), node::offset(coming))
+            Entry::new(self.walk.memory(), node::offset(coming))
                 .prefetch_newest(ahead.version_bytes);
         }
         self.stand_on(entry)
@@ -257,7 +266,7 @@ impl<'b> BufferCursor<'b> {
             walk.step(forward);
             if walk.entry() != 0 {
                 let at = node::offset(walk.entry());
-                self.buffer.memory().prefetch(at);
+                walk.memory().prefetch(at);
                 ahead.entries[count] = walk.entry();
                 count += 1;
             }
@@ -301,7 +310,7 @@ impl<'b> BufferCursor<'b> {
 
     #[inline(always)]
     fn present(&self) -> Option<Entry<'b>> {
-        (self.entry != 0).then(|| Entry::new(self.buffer.memory(), node::offset(self.entry)))
+        (self.entry != 0).then(|| Entry::new(self.walk.memory(), node::offset(self.entry)))
     }
 
     /// Forgets the position. Returns the root to search from.

@@ -162,12 +162,15 @@ impl<'a> Entry<'a> {
             .prefetch(self.at + entry_bytes(key_len) + 2 * version_bytes(UNIT_BYTES) - 1);
     }
 
-    /// Asks for the cache lines that the first `bytes` bytes of the newest version lie in.
+    /// Asks for the cache lines that the first `bytes` bytes of the newest version lie in, at least one.
     #[inline(always)]
     pub fn prefetch_newest(self, bytes: usize) {
         let at = self.head() as usize * UNIT_BYTES;
-        for line in at / LINE_BYTES..(at + bytes).div_ceil(LINE_BYTES) {
-            self.memory.prefetch(line * LINE_BYTES);
+        // Both ends, whether in one line or in two: no branch would foresee that.
+        self.memory.prefetch(at);
+        self.memory.prefetch(at + bytes - 1);
+        for line in (LINE_BYTES..bytes - 1).step_by(LINE_BYTES) {
+            self.memory.prefetch(at + line);
         }
     }
 

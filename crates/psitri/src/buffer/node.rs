@@ -223,7 +223,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Byte offset of the slot of the child at a position. A present terminal or child is expected.
+    /// Byte offset of the slot of the child at a position; `None` where there is none for it. The slot may be empty: that of the terminal, and all in
+    /// the largest nodes.
     pub fn slot_at(self, position: Position) -> Option<usize> {
         match position.checked_sub(1) {
             None => Some(self.at + TERMINAL),

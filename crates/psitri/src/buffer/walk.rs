@@ -221,6 +221,12 @@ impl<'b> Walk<'b> {
         }
     }
 
+    /// The memory of the buffer.
+    #[inline(always)]
+    pub fn memory(&self) -> Memory<'b> {
+        self.memory
+    }
+
     /// Goes on over the siblings of the entry as far as they are entries, into `run`. Returns how many they are, which may be 0: single
     /// steps lead on.
     #[inline]

@@ -20,7 +20,7 @@ use super::{At, Cursor, join::neighbour};
 use crate::{
     Result,
     buffer::Found,
-    node::{Leaf, Stored},
+    node::{Leaf, Sought, Stored},
 };
 
 /// Most entries that are found ahead.
@@ -197,10 +197,12 @@ impl<'a> Cursor<'a> {
         };
         let (mut passes_tree, mut layers_passed) = (passed & tree != 0, passed & !tree);
         let mut first = self.first_layer();
+        let mut sought = self.sought(leaf, first);
         let (mut alone, mut dead) = (0, 0);
         loop {
             if layers_passed != 0 {
                 first = self.pass_layers::<ANY>(layers_passed, first);
+                sought = self.sought(leaf, first);
             }
             if passes_tree && let Some(leaf) = leaf {
                 let next = neighbour(index, forward);
@@ -221,10 +223,13 @@ impl<'a> Cursor<'a> {
             };
             let source = &self.layers[layer];
             let key = source.cursor.key();
-            let order = leaf.map_or(Ordering::Greater, |leaf| {
-                let order = leaf.cmp_key(index, key);
-                if forward { order } else { order.reverse() }
-            });
+            let order = match (leaf, sought) {
+                (Some(leaf), Some(sought)) => {
+                    let order = leaf.cmp_sought(index, sought);
+                    if forward { order } else { order.reverse() }
+                }
+                _ => Ordering::Greater,
+            };
             let entry = match leaf {
                 Some(leaf) if order.is_lt() => {
                     if !is_leaf_inside && self.is_index_outside(leaf, index) {
@@ -245,7 +250,7 @@ impl<'a> Cursor<'a> {
                     let is_alone = is_one && !passes_tree && layers_passed == places;
                     alone = if is_alone { alone + 1 } else { 1 };
                     (layers_passed, passes_tree) = (places, order.is_eq());
-                    match source.cursor.resolve(source.csn) {
+                    match source.cursor.resolve_alone(source.csn) {
                         Found::Value(value) => (Key::Here(key), value),
                         Found::Large(_) => break,
                         Found::Deleted => {
@@ -295,6 +300,13 @@ impl<'a> Cursor<'a> {
             });
         }
         self.first_layer()
+    }
+
+    /// The key of a layer, to compare keys of the leaf with.
+    #[inline(always)]
+    fn sought(&self, leaf: Option<Leaf<'a>>, first: FirstLayer) -> Option<Sought<'a>> {
+        let (layer, _) = first?;
+        Some(leaf?.sought(self.layers[layer].cursor.key()))
     }
 
     #[inline(always)]

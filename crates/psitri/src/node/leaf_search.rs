@@ -7,12 +7,26 @@
 #![allow(unsafe_code)]
 
 use super::bytes::{
-    be_integer, compare_keys, equal, fingerprint, head, load_head, partition, strip,
+    be_integer, compare_behind_heads, compare_keys, equal, fingerprint, head, load_head, partition,
+    strip,
 };
 use super::leaf::{Leaf, LeafEncoding, SECTIONS_AT};
 use super::reference::Stored;
 use super::simd;
 use std::cmp::Ordering;
+
+/// A key to compare the keys of one leaf with: what these have in common was looked at.
+#[derive(Clone, Copy)]
+pub enum Sought<'k> {
+    /// It begins like all of them.
+    Among {
+        suffix: &'k [u8],
+        /// Of the suffix.
+        head: u64,
+    },
+    /// How it is to all of them.
+    Outside(Ordering),
+}
 
 /// How the first of some entries that is not less is looked for.
 trait Way {
@@ -214,20 +228,47 @@ impl<'a> Leaf<'a> {
     /// If `i` is out of range.
     #[inline]
     pub fn cmp_key(&self, i: usize, key: &[u8]) -> Ordering {
+        self.cmp_sought(i, self.sought(key))
+    }
+
+    /// A key to compare keys of this leaf with.
+    #[inline(always)]
+    pub(crate) fn sought<'k>(&self, key: &'k [u8]) -> Sought<'k> {
+        match strip(key, self.key_prefix()) {
+            Ok(suffix) => Sought::Among {
+                suffix,
+                head: head(suffix),
+            },
+            Err(side) => Sought::Outside(side),
+        }
+    }
+
+    /// Compares the key of entry `i` with one that was made for this leaf.
+    ///
+    /// # Panics
+    /// If `i` is out of range.
+    #[inline(always)]
+    pub(crate) fn cmp_sought(&self, i: usize, sought: Sought<'_>) -> Ordering {
         self.assert_index(i);
-        let suffix = match strip(key, self.key_prefix()) {
-            Ok(suffix) => suffix,
-            Err(side) => return side.reverse(),
+        let (suffix, wanted) = match sought {
+            Sought::Among { suffix, head } => (suffix, head),
+            Sought::Outside(side) => return side.reverse(),
         };
-        match self.encoding {
+        let own = match self.encoding {
             // SAFETY: i < count.
-            LeafEncoding::Slotted => compare_keys(unsafe { self.slot_suffix(i) }, suffix),
+            LeafEncoding::Slotted => unsafe { self.slot_suffix(i) },
             // SAFETY: i < count.
-            LeafEncoding::Fixed => compare_keys(unsafe { self.fixed_suffix(i) }, suffix),
+            LeafEncoding::Fixed => unsafe { self.fixed_suffix(i) },
             LeafEncoding::Dense => {
                 let (bytes, start) = self.dense_suffix(i);
-                compare_keys(&bytes[start..], suffix)
+                return compare_keys(&bytes[start..], suffix);
             }
+        };
+        // SAFETY: (1): TAIL_BYTES follow every suffix.
+        let found = unsafe { load_head(own.as_ptr(), own.len()) };
+        match found.cmp(&wanted) {
+            Ordering::Equal => compare_behind_heads(own, suffix),
+            order => order,
         }
     }
 }

@@ -38,6 +38,7 @@ pub use inner_pack::{InnerImage, InnerPacker};
 pub use leaf::{Leaf, LeafEncoding, patch_value};
 pub use leaf_cursor::LeafCursor;
 pub use leaf_pack::{LeafImage, LeafPacker};
+pub(crate) use leaf_search::Sought;
 pub use reference::{NodeRef, Stored, SubtreeRef, ValuePointer};
 
 /// Unit of space allocation in the data file, in bytes.

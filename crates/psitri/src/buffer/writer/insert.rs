@@ -390,6 +390,7 @@ impl Inserter<'_> {
         let grown = Node::new(self.memory(), reference).grow(at);
         grown.add(position, entry_reference_of(entry));
         let grown = grown.reference();
+        debug_assert_eq!(self.slot(slot).load(Ordering::Relaxed), reference);
         self.publish(slot, grown);
         self.placing.has_moved = true;
         self.placing.run.replaced(reference, grown);
