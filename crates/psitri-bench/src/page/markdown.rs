@@ -80,7 +80,7 @@ pub fn write(report: &Compared<'_>) -> (String, Vec<(String, String)>) {
         document.paragraph(&escaped(&case.title));
         document.lines.extend([
             "```sh".to_owned(),
-            command(case, info.rounds()),
+            command(case, info.repeat),
             "```".to_owned(),
             String::new(),
         ]);

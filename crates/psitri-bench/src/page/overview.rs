@@ -270,7 +270,7 @@ pub fn commands(info: &SuiteInfo) -> Markup {
             p.about { "Each case alone, with the engines beside one another:" }
             @for case in &info.cases {
                 h4 { (case.title) }
-                div.scroll tabindex="0" { pre { code { (command(case, info.rounds())) } } }
+                div.scroll tabindex="0" { pre { code { (command(case, info.repeat)) } } }
             }
         }
     }

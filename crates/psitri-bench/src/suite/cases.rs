@@ -36,7 +36,8 @@ impl Profile {
     pub fn repeat_short(self) -> u32 {
         match self {
             Self::Quick => 1,
-            Self::Standard | Self::Full => 5,
+            Self::Standard => 3,
+            Self::Full => 5,
         }
     }
 

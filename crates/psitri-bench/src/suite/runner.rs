@@ -6,7 +6,7 @@
 //! (1) A run that is complete has its report (or the reason why there is none) under its final name, put there by a rename: a suite that
 //!     is killed at any moment goes on with the run that it was in.
 //! (2) Results of different profiles or cases are never mixed: a directory belongs to the suite that began it, and is refused to another. It
-//!     may be given more rounds.
+//!     may be given more rounds of the same commit.
 //! (3) A run that hangs is killed after a limit of time, and that is its reason.
 use super::cases::{self, Profile};
 use super::results::{Case, SuiteInfo, case_directory, failed_file, report_file};
@@ -45,7 +45,7 @@ pub struct SuiteOptions {
     repeat_short: Option<u32>,
 
     /// A run is short if the first one took no more seconds
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 45)]
     short_seconds: u64,
 
     /// Directory of the results, kept from one call to the next; `psitri-bench-PROFILE` without
@@ -162,8 +162,16 @@ impl SuiteOptions {
                     known.rounds() > known.repeat && known.short_seconds != info.short_seconds;
                 if is_other || has_more || is_limit_other {
                     bail!(
-                        "{} holds results of other cases or engines, more rounds, or another --short-seconds; choose another --out, or add --restart to throw them away",
+                        "{} holds results of other cases or engines, of more rounds (--repeat, --repeat-short), or of another --short-seconds; choose another --out, or add --restart to throw them away",
                         directory.display()
+                    );
+                }
+                let is_grown = known.repeat < info.repeat || known.rounds() < info.rounds();
+                if is_grown && known.commit != info.commit {
+                    bail!(
+                        "{} holds results of commit {}: rounds of another one would be mixed with them; choose another --out, or add --restart to throw them away",
+                        directory.display(),
+                        known.commit.as_deref().unwrap_or("unknown")
                     );
                 }
                 if known.commit != info.commit {
@@ -308,11 +316,12 @@ impl Run<'_> {
         )
     }
 
-    /// Whether the first run of the engine in the case was short. One that left no report was not.
+    /// Whether the first run of the engine in the case was short. One that failed was not.
     fn is_short(&self, directory: &Path, info: &SuiteInfo) -> bool {
-        let first = report_file(directory, &self.case.id, self.engine, 0);
-        let report = driver::read_json::<Report>(&first);
-        report.is_ok_and(|report| report.wall_seconds <= info.short_seconds as f64)
+        let (report, failed) = Run { round: 0, ..*self }.files(directory);
+        let report = driver::read_json::<Report>(&report);
+        !failed.exists()
+            && report.is_ok_and(|report| report.wall_seconds <= info.short_seconds as f64)
     }
 
     /// Runs the process. What it prints goes to a file beside its report; only failures of this program are errors.

@@ -144,6 +144,7 @@ impl<'b> BufferCursor<'b> {
     /// As [`BufferCursor::resolve`], in a buffer without deleted ranges up to that number.
     #[inline(always)]
     pub fn resolve_alone(&self, csn: u64) -> Found<'b> {
+        debug_assert_eq!(self.buffer.cover(self.key, csn.min(self.csn_max)), 0);
         let visible = self
             .present()
             .and_then(|entry| entry.visible(csn.min(self.csn_max)));

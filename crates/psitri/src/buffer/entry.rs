@@ -166,6 +166,7 @@ impl<'a> Entry<'a> {
     #[inline(always)]
     pub fn prefetch_newest(self, bytes: usize) {
         let at = self.head() as usize * UNIT_BYTES;
+        debug_assert!(bytes > 0);
         // Both ends, whether in one line or in two: no branch would foresee that.
         self.memory.prefetch(at);
         self.memory.prefetch(at + bytes - 1);

@@ -20,7 +20,7 @@ use super::{At, Cursor, join::neighbour};
 use crate::{
     Result,
     buffer::Found,
-    node::{Leaf, Sought, Stored},
+    node::{Leaf, Stored, leaf_search::Sought},
 };
 
 /// Most entries that are found ahead.

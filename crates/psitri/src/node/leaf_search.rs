@@ -254,20 +254,26 @@ impl<'a> Leaf<'a> {
             Sought::Among { suffix, head } => (suffix, head),
             Sought::Outside(side) => return side.reverse(),
         };
-        let own = match self.encoding {
+        let (start, bytes) = match self.encoding {
             // SAFETY: i < count.
-            LeafEncoding::Slotted => unsafe { self.slot_suffix(i) },
-            // SAFETY: i < count.
-            LeafEncoding::Fixed => unsafe { self.fixed_suffix(i) },
+            LeafEncoding::Slotted => unsafe { self.slot(i) },
+            LeafEncoding::Fixed => {
+                let width = self.suffix_bytes as usize;
+                (SECTIONS_AT + i * width, width)
+            }
             LeafEncoding::Dense => {
                 let (bytes, start) = self.dense_suffix(i);
                 return compare_keys(&bytes[start..], suffix);
             }
         };
-        // SAFETY: (1): TAIL_BYTES follow every suffix.
-        let found = unsafe { load_head(own.as_ptr(), own.len()) };
+        // SAFETY: (1): i < count, and TAIL_BYTES follow every suffix.
+        let found = unsafe { load_head(self.at(start), bytes) };
         match found.cmp(&wanted) {
-            Ordering::Equal => compare_behind_heads(own, suffix),
+            Ordering::Equal => {
+                // SAFETY: as above.
+                let own = unsafe { std::slice::from_raw_parts(self.at(start), bytes) };
+                compare_behind_heads(own, suffix)
+            }
             order => order,
         }
     }

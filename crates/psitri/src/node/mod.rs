@@ -22,7 +22,7 @@ mod leaf;
 mod leaf_cursor;
 mod leaf_encode;
 mod leaf_pack;
-mod leaf_search;
+pub(crate) mod leaf_search;
 mod leaf_validate;
 mod reference;
 mod simd;
@@ -38,7 +38,6 @@ pub use inner_pack::{InnerImage, InnerPacker};
 pub use leaf::{Leaf, LeafEncoding, patch_value};
 pub use leaf_cursor::LeafCursor;
 pub use leaf_pack::{LeafImage, LeafPacker};
-pub(crate) use leaf_search::Sought;
 pub use reference::{NodeRef, Stored, SubtreeRef, ValuePointer};
 
 /// Unit of space allocation in the data file, in bytes.
