@@ -86,10 +86,10 @@ pub(crate) fn head(key: &[u8]) -> u64 {
     load_front(key).swap_bytes()
 }
 
-/// Keys of one length up to this one are compared without a call.
-const CALLS_FROM_BYTES: usize = 48;
+/// Keys of one length up to this one are compared word by word.
+const BY_WORDS_BYTES_MAX: usize = 48;
 
-/// Order of two keys. Those that differ in the first 8 bytes, and those of one length up to [`CALLS_FROM_BYTES`], are compared without a call.
+/// Order of two keys. Those that differ in the first 8 bytes, and those of one length up to [`BY_WORDS_BYTES_MAX`], are compared without a call.
 ///
 /// A call for nothing can be dear: where an empty slice has no memory, the C library's vector loads are masked out, which took 200 ns and more
 /// on an AMD EPYC.
@@ -109,7 +109,7 @@ pub(super) fn compare_behind_heads(a: &[u8], b: &[u8]) -> Ordering {
         return a.len().cmp(&b.len());
     };
     if a.len() == b.len()
-        && a.len() <= CALLS_FROM_BYTES
+        && a.len() <= BY_WORDS_BYTES_MAX
         && let (Some(a_tail), Some(b_tail)) = (a.last_chunk(), b.last_chunk())
     {
         let (mut a_words, mut b_words) = (a_rest, b_rest);

@@ -288,22 +288,21 @@ impl Inserter<'_> {
     ) -> Result<EntryRef, BufferError> {
         let memory = self.memory();
         let mut place = from;
-        // The node that the way ends with, and whether it has no child for the key.
-        let mut last: Option<Place> = None;
-        let mut is_childless = false;
+        // Of the last inner node on the way.
+        let mut depth_last = None;
         while node::is_inner(place.reference) {
-            last = Some(place);
-            match self.below(Node::new(memory, place.reference), key) {
+            let node = Node::new(memory, place.reference);
+            depth_last = Some(node.depth());
+            match self.below(node, key) {
                 Some(below) => place = below,
-                None => {
-                    is_childless = true;
-                    break;
-                }
+                None => break,
             }
         }
         let Place { slot, reference } = place;
-        let sample = if let (true, Some(last)) = (is_childless, last) {
-            Node::new(memory, last.reference).sample()
+        // The way ends with a node that has no child for the key.
+        let is_childless = node::is_inner(reference);
+        let sample = if is_childless {
+            Node::new(memory, reference).sample()
         } else if node::is_bucket(reference) {
             let bucket = Bucket::new(memory, reference);
             if bucket.agrees(key) {
@@ -330,7 +329,6 @@ impl Inserter<'_> {
         }
         let differs_at = mismatch(key, sample_key);
         let insertion = new.insertion(key)?;
-        let depth_last = last.map(|last| Node::new(memory, last.reference).depth());
         if is_childless && depth_last == Some(differs_at) {
             return self.add_child(place, key, insertion);
         }
