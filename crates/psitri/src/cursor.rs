@@ -3,10 +3,11 @@
 //! Every layer has a cursor of its own. Going forward all of them stand at or after the position, going backward at or
 //! before it; the position is the least (greatest) of them, and the newest layer that has something to say about its key
 //! decides. How that is done, and how it is left out for runs of entries of one source, is in `cursor/join.rs`; how it is done for many keys at
-//! once where the keys of several sources alternate, in `cursor/lockstep.rs`.
+//! once where the keys of several sources alternate, in `cursor/lockstep.rs`, and of two in `cursor/pair.rs`.
 
 mod join;
 mod lockstep;
+mod pair;
 
 use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 

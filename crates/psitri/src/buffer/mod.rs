@@ -43,6 +43,7 @@ mod writer;
 
 pub use arena::{ARENA_BYTES_MAX, Arena};
 pub use cursor::BufferCursor;
+pub(crate) use cursor::Standing;
 pub use entry::{CSN_UNCOMMITTED, EntryRef, Found, Kind, LARGE_BYTES, VersionRef};
 pub use error::BufferError;
 pub use keyspace::{BufferStats, KeyspaceBuffer};

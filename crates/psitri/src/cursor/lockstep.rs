@@ -30,20 +30,20 @@ const WANT_FIRST: usize = 4;
 /// More sources are not joined ahead: there is a bit for each.
 const SOURCES_MAX: usize = 32;
 /// So many keys of one source in a row are taken to be the beginning of more.
-const ALONE_MAX: usize = 8;
+pub(super) const ALONE_MAX: usize = 8;
 /// What was found does not wait for more behind so many keys without a value.
-const DEAD_MAX: usize = 8;
+pub(super) const DEAD_MAX: usize = 8;
 
 /// Entries that were found ahead.
 pub(super) struct Lockstep<'a> {
-    found: Vec<(Key<'a>, &'a [u8])>,
+    pub found: Vec<(Key<'a>, &'a [u8])>,
     /// How many of them were taken. The last one of these is the position.
     taken: usize,
     /// How many to look for the next time: twice as many as the last time, so that a short range pays for little more than twice its length.
-    want: usize,
-    is_behind: bool,
+    pub want: usize,
+    pub is_behind: bool,
     /// The last keys that were met are of one source, and its next ones may be.
-    is_alone: bool,
+    pub is_alone: bool,
 }
 
 /// The newest of the layers that stand on the first key of all layers, and the places of all of these; if there are any.
@@ -51,7 +51,7 @@ type FirstLayer = Option<(usize, u64)>;
 
 /// Where the key of an entry is.
 #[derive(Clone, Copy)]
-enum Key<'a> {
+pub(super) enum Key<'a> {
     Here(&'a [u8]),
     /// At an index of the tree's leaf.
     InLeaf(usize),
@@ -73,6 +73,21 @@ impl<'a> Lockstep<'a> {
         self.found.clear();
         (self.taken, self.want) = (0, WANT_FIRST);
         (self.is_behind, self.is_alone) = (false, false);
+    }
+
+    /// Makes room for what is found next.
+    #[inline(always)]
+    pub fn empty(&mut self) {
+        self.found.clear();
+        self.taken = 0;
+    }
+
+    /// Looks for more the next time if all was found that was looked for.
+    #[inline(always)]
+    pub fn want_more(&mut self) {
+        if self.found.len() == self.want {
+            self.want = (2 * self.want).min(AHEAD_MAX);
+        }
     }
 }
 
@@ -134,10 +149,10 @@ impl<'a> Cursor<'a> {
             }
             if !self.take_alone() || passed != 0 {
                 match self.order[..] {
-                    [At::Tree, At::Layer(_)] | [At::Layer(_), At::Tree] => {
-                        self.look_ahead::<false>(passed);
+                    [At::Tree, At::Layer(layer)] | [At::Layer(layer), At::Tree] => {
+                        self.look_ahead_in_two(layer, passed);
                     }
-                    _ => self.look_ahead::<true>(passed),
+                    _ => self.look_ahead(passed),
                 }
                 if self.take_ahead() {
                     (self.at, self.run) = (At::Ahead, 0..0);
@@ -181,13 +196,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves the sources at the places in `passed` on, and joins all of them from there: the first of the layers, which is another one only when
-    /// that was passed, with the tree. Compiled once more for what is most frequent by far, the tree and one layer, which takes a twentieth to a tenth
-    /// less time.
-    #[inline(always)]
-    fn look_ahead<const ANY: bool>(&mut self, passed: u64) {
+    /// that was passed, with the tree.
+    #[inline(never)]
+    pub(super) fn look_ahead(&mut self, passed: u64) {
         let forward = self.forward;
-        self.lockstep.found.clear();
-        self.lockstep.taken = 0;
+        self.lockstep.empty();
         let want = self.lockstep.want;
         let is_leaf_inside = self.is_leaf_inside();
         let tree = self.place_of(At::Tree);
@@ -201,7 +214,7 @@ impl<'a> Cursor<'a> {
         let (mut alone, mut dead) = (0, 0);
         loop {
             if layers_passed != 0 {
-                first = self.pass_layers::<ANY>(layers_passed, first);
+                first = self.pass_layers(layers_passed);
                 sought = self.sought(leaf, first);
             }
             if passes_tree && let Some(leaf) = leaf {
@@ -268,9 +281,7 @@ impl<'a> Cursor<'a> {
             };
             self.lockstep.found.push(entry);
         }
-        if self.lockstep.found.len() == want {
-            self.lockstep.want = (2 * want).min(AHEAD_MAX);
-        }
+        self.lockstep.want_more();
         if leaf.is_some() {
             self.tree.move_to(index);
         }
@@ -278,15 +289,9 @@ impl<'a> Cursor<'a> {
 
     /// Moves the layers at these places on; those that have come to their end are no sources any more. Returns what is first then.
     #[inline(always)]
-    fn pass_layers<const ANY: bool>(&mut self, mut places: u64, first: FirstLayer) -> FirstLayer {
-        if !ANY
-            && let Some((layer, _)) = first
-            && self.layers[layer].cursor.step(self.forward)
-        {
-            return first;
-        }
-        let mut has_ended = !ANY;
-        while ANY && places != 0 {
+    fn pass_layers(&mut self, mut places: u64) -> FirstLayer {
+        let mut has_ended = false;
+        while places != 0 {
             if let At::Layer(layer) = self.order[places.trailing_zeros() as usize] {
                 has_ended |= !self.layers[layer].cursor.step(self.forward);
             }
@@ -330,7 +335,7 @@ impl<'a> Cursor<'a> {
 
     /// A bit at the place of a source, 0 if it is none any more.
     #[inline(always)]
-    fn place_of(&self, source: At) -> u64 {
+    pub(super) fn place_of(&self, source: At) -> u64 {
         let place = self.order.iter().position(|&other| other == source);
         place.map_or(0, |place| 1 << place)
     }

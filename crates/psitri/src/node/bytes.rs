@@ -104,26 +104,30 @@ pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
 /// Order of two keys with equal heads.
 #[inline(always)]
 pub(super) fn compare_behind_heads(a: &[u8], b: &[u8]) -> Ordering {
-    let (Some(a_rest), Some(b_rest)) = (a.get(8..), b.get(8..)) else {
+    let len = a.len();
+    if len < 8 || b.len() < 8 {
         // The shorter one, filled with zeros, is the other's beginning.
-        return a.len().cmp(&b.len());
-    };
-    if a.len() == b.len()
-        && a.len() <= BY_WORDS_BYTES_MAX
-        && let (Some(a_tail), Some(b_tail)) = (a.last_chunk(), b.last_chunk())
-    {
-        let (mut a_words, mut b_words) = (a_rest, b_rest);
-        while let (Some((a_word, a_more @ [_, ..])), Some((b_word, b_more))) =
-            (a_words.split_first_chunk(), b_words.split_first_chunk())
-        {
-            if a_word != b_word {
-                return u64::from_be_bytes(*a_word).cmp(&u64::from_be_bytes(*b_word));
-            }
-            (a_words, b_words) = (a_more, b_more);
-        }
-        return u64::from_be_bytes(*a_tail).cmp(&u64::from_be_bytes(*b_tail));
+        return len.cmp(&b.len());
     }
-    a_rest.cmp(b_rest)
+    if len != b.len() || len > BY_WORDS_BYTES_MAX {
+        return a[8..].cmp(&b[8..]);
+    }
+    let mut at = 8;
+    while at < len {
+        let word_at = at.min(len - 8);
+        // SAFETY: (1): both slices have `len` bytes, at least 8.
+        let (a_word, b_word) = unsafe {
+            (
+                load_u64(a.as_ptr().add(word_at)),
+                load_u64(b.as_ptr().add(word_at)),
+            )
+        };
+        if a_word != b_word {
+            return a_word.swap_bytes().cmp(&b_word.swap_bytes());
+        }
+        at += 8;
+    }
+    Ordering::Equal
 }
 
 /// The big-endian integer made of the whole of a slice of at most 8 bytes.

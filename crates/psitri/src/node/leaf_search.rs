@@ -7,8 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::bytes::{
-    be_integer, compare_behind_heads, compare_keys, equal, fingerprint, head, load_head, partition,
-    strip,
+    be_integer, compare_behind_heads, equal, fingerprint, head, load_head, partition, strip,
 };
 use super::leaf::{Leaf, LeafEncoding, SECTIONS_AT};
 use super::reference::Stored;
@@ -250,10 +249,37 @@ impl<'a> Leaf<'a> {
     #[inline(always)]
     pub(crate) fn cmp_sought(&self, i: usize, sought: Sought<'_>) -> Ordering {
         self.assert_index(i);
-        let (suffix, wanted) = match sought {
-            Sought::Among { suffix, head } => (suffix, head),
-            Sought::Outside(side) => return side.reverse(),
-        };
+        match sought {
+            Sought::Among { suffix, head } => match self.suffix_head(i).cmp(&head) {
+                Ordering::Equal => self.cmp_behind_head(i, suffix),
+                order => order,
+            },
+            Sought::Outside(side) => side.reverse(),
+        }
+    }
+
+    /// Whether a key begins like all keys of this leaf.
+    #[inline(always)]
+    pub(crate) fn begins(&self, key: &[u8]) -> bool {
+        strip(key, self.key_prefix()).is_ok()
+    }
+
+    /// What follows the leaf's prefix in a key that it [`begins`](Leaf::begins).
+    ///
+    /// # Panics
+    /// If the key is shorter than the prefix.
+    #[inline(always)]
+    pub(crate) fn suffix_of<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        &key[self.prefix_bytes as usize..]
+    }
+
+    /// Head of the suffix of entry `i`.
+    ///
+    /// # Panics
+    /// If `i` is out of range.
+    #[inline(always)]
+    pub(crate) fn suffix_head(&self, i: usize) -> u64 {
+        self.assert_index(i);
         let (start, bytes) = match self.encoding {
             // SAFETY: i < count.
             LeafEncoding::Slotted => unsafe { self.slot(i) },
@@ -263,18 +289,30 @@ impl<'a> Leaf<'a> {
             }
             LeafEncoding::Dense => {
                 let (bytes, start) = self.dense_suffix(i);
-                return compare_keys(&bytes[start..], suffix);
+                return head(&bytes[start..]);
             }
         };
         // SAFETY: (1): i < count, and TAIL_BYTES follow every suffix.
-        let found = unsafe { load_head(self.at(start), bytes) };
-        match found.cmp(&wanted) {
-            Ordering::Equal => {
-                // SAFETY: as above.
-                let own = unsafe { std::slice::from_raw_parts(self.at(start), bytes) };
-                compare_behind_heads(own, suffix)
+        unsafe { load_head(self.at(start), bytes) }
+    }
+
+    /// Compares the suffix of entry `i` with another one that has the same head.
+    ///
+    /// # Panics
+    /// If `i` is out of range.
+    #[inline(always)]
+    pub(crate) fn cmp_behind_head(&self, i: usize, suffix: &[u8]) -> Ordering {
+        self.assert_index(i);
+        let own = match self.encoding {
+            // SAFETY: i < count.
+            LeafEncoding::Slotted => unsafe { self.slot_suffix(i) },
+            // SAFETY: as above.
+            LeafEncoding::Fixed => unsafe { self.fixed_suffix(i) },
+            LeafEncoding::Dense => {
+                let (bytes, start) = self.dense_suffix(i);
+                return compare_behind_heads(&bytes[start..], suffix);
             }
-            order => order,
-        }
+        };
+        compare_behind_heads(own, suffix)
     }
 }

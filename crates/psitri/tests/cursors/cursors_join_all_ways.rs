@@ -314,6 +314,82 @@ fn over_runs_of_deleted_keys() {
     }
 }
 
+/// A buffer has many keys in a row where the leaves of the tree, what all keys of a leaf begin with, and the bounds of a cursor end. Some values
+/// there are outside of their entries, some keys are deleted, and the keys are of several lengths.
+#[test]
+fn where_leaves_and_bounds_end() {
+    const KEYS: u32 = 450;
+    let key = |n: u32| {
+        // Groups begin with other bytes, of which the second one's are the end of the first one's.
+        let group = [&b"a"[..], b"a/", b"b/group/of/keys/"][n as usize / 150];
+        let number = format!("{:03}", n % 150);
+        let tail: &[u8] = match n % 7 {
+            0 => b"",
+            1 => b" and a long tail behind it, of more bytes than are compared word by word",
+            _ => b" tail of keys",
+        };
+        &*[group, number.as_bytes(), tail].concat().leak() as &'static [u8]
+    };
+    let value = |n: u32, of: &[u8]| match n % 150 {
+        // Not within the entry.
+        2 | 70 | 148 => of.repeat(20_000),
+        _ => of.to_vec(),
+    };
+    for seldom in [2, 3, 20] {
+        for way in 0..4 {
+            let db = Options::new().in_memory().unwrap();
+            let keyspace = db.create_keyspace("entries").unwrap();
+            let mut model = Model::new();
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            for n in (0..KEYS).filter(|n| (n % seldom == 0) != (way == 0)) {
+                txn.upsert(&keyspace, key(n), &value(n, b"tree ")).unwrap();
+                model.insert(key(n), value(n, b"tree "));
+            }
+            txn.commit().unwrap();
+            db.checkpoint().unwrap();
+            let (before, old) = (db.snapshot(), model.clone());
+            let mut txn = db.begin(&[&keyspace]).unwrap();
+            for n in (0..KEYS).filter(|n| (n % seldom != 0) != (way == 0) || way == 1) {
+                txn.upsert(&keyspace, key(n), &value(n, b"buffer "))
+                    .unwrap();
+                model.insert(key(n), value(n, b"buffer "));
+            }
+            for n in (0..KEYS).filter(|n| way == 2 && n % 5 == 0 || way == 3 && n % 40 < 20) {
+                txn.remove(&keyspace, key(n)).unwrap();
+                model.remove(key(n));
+            }
+            txn.commit().unwrap();
+            for (snapshot, model) in [(db.snapshot(), &model), (before, &old)] {
+                for (first, end) in
+                    sequences(19, 2).map(|at| (25 * at[0] as u32, 25 * at[1] as u32))
+                {
+                    let (lo, hi) = (key(first.min(KEYS - 1)), key(end.min(KEYS - 1)));
+                    if lo >= hi {
+                        continue;
+                    }
+                    let expected: Vec<_> = model.range(lo..hi).collect();
+                    let mut cursor = snapshot.cursor(&keyspace).unwrap().with_range(lo..hi);
+                    let mut found = cursor.seek_first().unwrap();
+                    for (key, value) in &expected {
+                        assert!(found);
+                        assert_eq!(cursor.entry(), Some((**key, &value[..])));
+                        found = cursor.next().unwrap();
+                    }
+                    assert!(!found);
+                    found = cursor.seek_last().unwrap();
+                    for (key, value) in expected.iter().rev() {
+                        assert!(found);
+                        assert_eq!(cursor.entry(), Some((**key, &value[..])));
+                        found = cursor.prev().unwrap();
+                    }
+                    assert!(!found);
+                    zigzag(cursor, expected.iter().map(|(k, _)| **k).collect());
+                }
+            }
+        }
+    }
+}
+
 /// Both ends of a range, and its entries from the end: two steps back, one forward.
 fn zigzag(mut cursor: psitri::Cursor<'_>, keys: Vec<&[u8]>) {
     assert_eq!(cursor.seek_first().unwrap(), !keys.is_empty());
