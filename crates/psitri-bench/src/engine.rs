@@ -59,7 +59,7 @@ pub enum Compression {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Settings {
     pub sync_mode: SyncMode,
-    /// Bytes for caches of blocks or pages; the engine's default without.
+    /// Bytes for caches of blocks or pages. Without, those that an engine takes by default, and at least [`CACHE_BYTES_COMMON`].
     pub cache_bytes: Option<u64>,
     /// Bytes of the write buffer (memtable); the engine's default without.
     pub write_buffer_bytes: Option<u64>,
@@ -70,6 +70,18 @@ pub struct Settings {
     pub compression: Compression,
     /// Bytes of keys and values that the workload is going to keep, for engines that reserve a map of addresses.
     pub data_bytes_expected: Option<u64>,
+}
+
+/// Bytes of cache that every engine with a cache of its own may use where a run does not say how many: what redb, sled and canopydb take by
+/// default. Others are content with 32 MiB by default, and were compared with less than the data, where the former have all of it.
+pub const CACHE_BYTES_COMMON: u64 = 1 << 30;
+
+impl Settings {
+    /// For engines whose default is smaller than [`CACHE_BYTES_COMMON`].
+    #[must_use]
+    pub fn cache_bytes_or_common(&self) -> u64 {
+        self.cache_bytes.unwrap_or(CACHE_BYTES_COMMON)
+    }
 }
 
 /// Which rules of this module an engine keeps, and what else it offers.

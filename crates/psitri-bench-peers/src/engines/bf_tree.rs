@@ -25,7 +25,6 @@ pub const VERSION: &str = "0.5.7";
 const KEY_BYTES_MAX: usize = 128;
 /// As much as two records in a page of 4 KiB leave.
 const RECORD_BYTES_MAX: usize = 1_800;
-const CACHE_BYTES_DEFAULT: u64 = 32 << 20;
 /// In front of every value.
 const TAG: u8 = 0;
 /// No key is smaller: none is empty.
@@ -71,8 +70,7 @@ thread_local! {
 
 /// The cache has to be a power of two.
 fn cache_bytes(settings: &Settings) -> u64 {
-    let wanted = settings.cache_bytes.unwrap_or(CACHE_BYTES_DEFAULT);
-    1 << wanted.max(1 << 20).ilog2()
+    1 << settings.cache_bytes_or_common().max(1 << 20).ilog2()
 }
 
 /// The value is copied into `buffer`, there is no other way to read one.

@@ -1,8 +1,8 @@
 //! emdb 1. A log with all keys in memory: a hash table of positions and, if wanted, a sorted list of keys for ranges.
 //!
 //! [`Emdb`] is emdb as it comes, without ranges and without order; [`EmdbRanges`] has the sorted list. Settings: emdb's defaults without
-//! times to live, which is a feature of the build. Batches are its transactions: one append for all writes; a map of the batch's writes
-//! stands in front. emdb has no cache, write buffer, merge or compression of its own.
+//! times to live, which is a feature of the build. A batch is the cheapest call that does what it says: `insert` or `remove` for one write, `insert_many`
+//! for puts, else a transaction; one append each. A map of the batch's writes stands in front where it reads. emdb has no cache, write buffer, merge or compression of its own.
 //!
 //! Not kept: rule (2) for more than one key: others see a batch in parts, and a crash may keep a part of it. Rule (3): reads see
 //! what is newest. Cursors do not move backwards. Iterators leave out records that cannot be decoded, which emdb documents; counts
@@ -44,15 +44,33 @@ pub struct Log<const RANGES: bool> {
 }
 
 pub struct LogBatch<'a> {
-    writes: LogWrites<'a>,
+    log: LogOf<'a>,
+    pending: Pending,
     _one_at_a_time: MutexGuard<'a, ()>,
 }
 
-/// Blind writes need no turn.
+/// Blind writes, in their order. They need no turn.
 pub struct LogWrites<'a> {
+    log: LogOf<'a>,
+    /// Keys and values, one after the other.
+    bytes: Vec<u8>,
+    steps: Vec<Step>,
+}
+
+/// Where a write's key and value are.
+#[derive(Clone, Copy)]
+struct Step {
+    start: usize,
+    key_end: usize,
+    /// None for a removal.
+    value_end: Option<usize>,
+}
+
+/// What a commit needs.
+#[derive(Clone, Copy)]
+struct LogOf<'a> {
     database: &'a emdb::Emdb,
     flush_at_commit: bool,
-    pending: Pending,
 }
 
 pub struct LogSnapshot<'a, const RANGES: bool>(&'a emdb::Emdb);
@@ -95,6 +113,14 @@ impl<const RANGES: bool> Log<RANGES> {
             batch: Mutex::new(()),
         })
     }
+
+    #[inline]
+    fn log(&self) -> LogOf<'_> {
+        LogOf {
+            database: &self.database,
+            flush_at_commit: self.flush_at_commit,
+        }
+    }
 }
 
 impl<const RANGES: bool> Writer for Log<RANGES> {
@@ -103,7 +129,8 @@ impl<const RANGES: bool> Writer for Log<RANGES> {
     #[inline]
     fn begin(&self) -> Result<LogBatch<'_>> {
         Ok(LogBatch {
-            writes: self.begin_writes()?,
+            log: self.log(),
+            pending: Pending::new(),
             _one_at_a_time: self.batch.lock().unwrap_or_else(PoisonError::into_inner),
         })
     }
@@ -116,52 +143,12 @@ impl<const RANGES: bool> Writer for Log<RANGES> {
 impl Batch for LogBatch<'_> {
     #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-        match self.writes.pending.get(key) {
+        match self.pending.get(key) {
             Some(own) => Ok(look(own)),
-            None => read(self.writes.database, key, look),
+            None => read(self.log.database, key, look),
         }
     }
 
-    #[inline]
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.writes.pending.put(key, value);
-        Ok(())
-    }
-
-    #[inline]
-    fn delete(&mut self, key: &[u8]) -> Result<()> {
-        self.writes.pending.delete(key);
-        Ok(())
-    }
-
-    #[inline]
-    fn commit(self) -> Result<()> {
-        self.writes.apply()
-    }
-}
-
-impl LogWrites<'_> {
-    fn apply(self) -> Result<()> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
-        self.database.transaction(|transaction| {
-            for (key, value) in self.pending.iter() {
-                match value {
-                    Some(value) => transaction.insert(key, value)?,
-                    None => drop(transaction.remove(key)?),
-                }
-            }
-            Ok(())
-        })?;
-        if self.flush_at_commit {
-            self.database.flush()?;
-        }
-        Ok(())
-    }
-}
-
-impl psitri_bench::engine::Writes for LogWrites<'_> {
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.pending.put(key, value);
@@ -176,7 +163,77 @@ impl psitri_bench::engine::Writes for LogWrites<'_> {
 
     #[inline]
     fn commit(self) -> Result<()> {
-        self.apply()
+        self.log.apply(self.pending.iter())
+    }
+}
+
+impl LogOf<'_> {
+    /// Makes writes, each with its value or none for a removal.
+    fn apply<'w>(
+        self,
+        writes: impl Iterator<Item = (&'w [u8], Option<&'w [u8]>)> + Clone,
+    ) -> Result<()> {
+        let mut first_two = writes.clone();
+        match (first_two.next(), first_two.next()) {
+            (None, _) => return Ok(()),
+            (Some((key, Some(value))), None) => self.database.insert(key, value)?,
+            (Some((key, None)), None) => drop(self.database.remove(key)?),
+            _ if writes.clone().all(|(_, value)| value.is_some()) => {
+                let puts = writes.filter_map(|(key, value)| Some((key, value?)));
+                self.database.insert_many(puts)?;
+            }
+            _ => self.database.transaction(|transaction| {
+                for (key, value) in writes {
+                    match value {
+                        Some(value) => transaction.insert(key, value)?,
+                        None => drop(transaction.remove(key)?),
+                    }
+                }
+                Ok(())
+            })?,
+        }
+        if self.flush_at_commit {
+            self.database.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl LogWrites<'_> {
+    #[inline]
+    fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.steps.push(Step {
+            start,
+            key_end,
+            value_end: value.map(|_| self.bytes.len()),
+        });
+    }
+}
+
+impl psitri_bench::engine::Writes for LogWrites<'_> {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.push(key, Some(value));
+        Ok(())
+    }
+
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.push(key, None);
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(self) -> Result<()> {
+        let bytes = &self.bytes;
+        self.log.apply(self.steps.iter().map(|step| {
+            let value = step.value_end.map(|end| &bytes[step.key_end..end]);
+            (&bytes[step.start..step.key_end], value)
+        }))
     }
 }
 
@@ -243,9 +300,9 @@ impl<const RANGES: bool> Engine for Log<RANGES> {
     #[inline]
     fn begin_writes(&self) -> Result<LogWrites<'_>> {
         Ok(LogWrites {
-            database: &self.database,
-            flush_at_commit: self.flush_at_commit,
-            pending: Pending::new(),
+            log: self.log(),
+            bytes: Vec::new(),
+            steps: Vec::new(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! fjall 3. A log-structured merge tree with a journal; background threads flush and compact.
 //!
-//! Settings: fjall's defaults (memtables of 64 MiB, bloom filters, up to four threads), compression only where it is asked for. Batches
+//! Settings: fjall's defaults (memtables of 64 MiB, bloom filters, up to four threads), but for a cache of a gibibyte unless a size is given; compression only where it is asked for. Batches
 //! are transactions of the single-writer database, which read their own writes; blind writes are write batches, which take no
 //! turn. A bulk load is an ingestion, sorted, as fjall recommends for filling a database.
 //!
@@ -66,9 +66,7 @@ fn persist(sync_mode: SyncMode) -> PersistMode {
 impl Fjall {
     fn new(path: &Path, settings: &Settings) -> Result<Self> {
         let mut builder = SingleWriterTxDatabase::builder(path);
-        if let Some(bytes) = settings.cache_bytes {
-            builder = builder.cache_size(bytes);
-        }
+        builder = builder.cache_size(settings.cache_bytes_or_common());
         if let Some(threads) = settings.merge_threads {
             builder = builder.worker_threads(threads);
         }
@@ -194,10 +192,10 @@ impl Engine for Fjall {
             SyncMode::Sync => "PersistMode::SyncData at each commit".to_owned(),
             SyncMode::WriteThrough => "PersistMode::SyncData at each commit, as in sync".to_owned(),
         };
-        let mut lines = vec![sync];
-        if let Some(bytes) = settings.cache_bytes {
-            lines.push(format!("cache_size {bytes}"));
-        }
+        let mut lines = vec![
+            sync,
+            format!("cache_size {}", settings.cache_bytes_or_common()),
+        ];
         if let Some(bytes) = settings.write_buffer_bytes {
             lines.push(format!("max_memtable_size {bytes}"));
         }

@@ -1,7 +1,8 @@
 //! TidesDB, through its own Rust crate, which brings the C library with it and builds it with CMake.
 //!
 //! Settings: one column family; bloom filters are on (its default, 1 % false positives); compression as the run asks, where TidesDB would take
-//! LZ4 by itself; threads for flushes and compactions one each for every core, or as given; cache and write buffer as given. The log
+//! LZ4 by itself; threads for flushes and compactions one each for every core, or as given; a cache of a gibibyte, or as
+//! given; write buffer as given. The log
 //! of events goes to a file, errors only.
 //!
 //! Sync modes: TidesDB's own mode without sync buffers the log in the process and loses commits when the process dies, which is less than
@@ -104,9 +105,7 @@ fn config(path: &Path, settings: &Settings) -> Config {
     if interval_us > 0 {
         config = config.memtable_sync_interval_us(interval_us);
     }
-    if let Some(bytes) = settings.cache_bytes {
-        config = config.block_cache_size(bytes as usize);
-    }
+    config = config.block_cache_size(settings.cache_bytes_or_common() as usize);
     if let Some(bytes) = settings.write_buffer_bytes {
         config = config.memtable_write_buffer_size(bytes as usize);
     }
@@ -257,10 +256,8 @@ impl Engine for TidesDb {
             format!("flush and compaction threads {} each", threads(settings)),
             format!("compression {:?}", settings.compression),
             "batches at READ COMMITTED, snapshots at SNAPSHOT isolation".to_owned(),
+            format!("block_cache_size {}", settings.cache_bytes_or_common()),
         ];
-        if let Some(bytes) = settings.cache_bytes {
-            lines.push(format!("block_cache_size {bytes}"));
-        }
         if let Some(bytes) = settings.write_buffer_bytes {
             lines.push(format!("memtable_write_buffer_size {bytes}"));
         }

@@ -33,8 +33,9 @@ pub struct BankConfig {
     #[arg(long, default_value_t = 0)]
     pub sync_every: u64,
 
-    /// An engine that can make use of it is told the accounts of so many transfers at once, none beyond the batch; 1 is each transfer on its own
-    #[arg(long, default_value_t = ANNOUNCE_MAX, value_parser = clap::value_parser!(u64).range(1..=ANNOUNCE_MAX))]
+    /// An engine that can make use of it is told the accounts of so many transfers at once, none beyond the batch; 1 is each transfer on its own,
+    /// 0 is none at all
+    #[arg(long, default_value_t = ANNOUNCE_MAX, value_parser = clap::value_parser!(u64).range(..=ANNOUNCE_MAX))]
     pub announce: u64,
 
     /// Seed of all random choices

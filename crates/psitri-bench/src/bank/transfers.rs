@@ -36,7 +36,7 @@ pub struct Plan<'a> {
     pub batch_size: u64,
     /// Commits between two syncs; 0 for none.
     pub sync_every: u64,
-    /// The accounts of so many transfers of a batch are announced at once, at most [`ANNOUNCE_MAX`].
+    /// The accounts of so many transfers of a batch are announced at once, at most [`ANNOUNCE_MAX`]; 0 is none.
     pub announce: u64,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Tells the accounts of the next transfers, of `most` of them at most.
+    /// Tells the accounts of the next transfers, of `most` of them at most; nothing if that is 0.
     #[inline]
     fn announce(&mut self, most: u64, tell: impl FnOnce(&[&[u8]])) {
         if self.position == BLOCK_ATTEMPTS {
@@ -158,10 +158,12 @@ impl<'a> Transfers<'a> {
             self.draw();
         }
         let coming = &self.block[self.position..];
-        let count = most.clamp(1, ANNOUNCE_MAX.min(coming.len() as u64)) as usize;
-        if count == 1 {
+        let count = most.min(ANNOUNCE_MAX.min(coming.len() as u64)) as usize;
+        if count <= 1 {
             // One transfer a commit: as cheap as if there were no others.
-            tell(&coming[0].accounts());
+            if count == 1 {
+                tell(&coming[0].accounts());
+            }
             self.announced = self.position + 1;
             return;
         }
@@ -377,7 +379,16 @@ mod tests {
     #[test]
     fn a_commit_is_told_of_its_own_accounts() {
         let names = names::names(100, 1);
-        for (batch_size, announce) in [(1, 8), (7, 8), (100, 8), (100, 3), (100, 1), (1000, 8)] {
+        for (batch_size, announce) in [
+            (1, 8),
+            (1, 0),
+            (7, 8),
+            (100, 8),
+            (100, 3),
+            (100, 1),
+            (100, 0),
+            (1000, 8),
+        ] {
             let listener = Listener::default();
             let plan = Plan {
                 names: &names,
@@ -404,6 +415,10 @@ mod tests {
                 500
             );
             for told in commits {
+                if announce == 0 {
+                    assert!(told.announced.is_empty() && !told.is_foretold);
+                    continue;
+                }
                 assert_eq!(told.announced, told.read);
                 assert_eq!(told.is_foretold, !told.read.is_empty());
             }

@@ -47,7 +47,7 @@ impl Pending {
     }
 
     /// Key and value of each write, no value where the key was removed.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> + Clone {
         self.writes
             .iter()
             .map(|(key, value)| (&**key, value.as_deref()))

@@ -7,6 +7,7 @@ use crate::engine::{
 };
 use anyhow::Result;
 use psitri::{Database, Durability, Keyspace, Options, WriteBatch, WriteTxn};
+use rustix::process::{Resource, getrlimit};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -70,12 +71,36 @@ fn read_mode(mode: ReadMode) -> psitri::ReadMode {
     }
 }
 
+/// Bytes of the cache to pin: those asked for, as far as the system lets this process lock memory. Where that is little, as for users that
+/// may not change their limits, the system's cache is what there is.
+fn pinned_bytes(settings: &Settings) -> Option<u64> {
+    let asked = settings.cache_bytes?;
+    match lockable_bytes() {
+        Some(limit) => Some(asked.min(limit)),
+        None => Some(asked),
+    }
+}
+
+/// The system's limit on locked memory; none for processes that it does not hold for.
+fn lockable_bytes() -> Option<u64> {
+    const CAP_IPC_LOCK: u64 = 1 << 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let capabilities = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    if capabilities.is_some_and(|set| set & CAP_IPC_LOCK != 0) {
+        return None;
+    }
+    getrlimit(Resource::Memlock).current
+}
+
 fn options(settings: &Settings) -> Options {
     // Where nothing waits for the disk, closing does not either; other engines leave what they have in their logs, too.
     let mut options = Options::new()
         .durability(durability(settings.sync_mode))
         .checkpoint_on_close(settings.sync_mode != SyncMode::None);
-    if let Some(bytes) = settings.cache_bytes {
+    if let Some(bytes) = pinned_bytes(settings) {
         options = options.pinned_cache_bytes(bytes);
     }
     if let Some(bytes) = settings.write_buffer_bytes {
@@ -209,8 +234,13 @@ impl<const DIRECT: bool> Engine for Native<DIRECT> {
         if let Some(bytes) = settings.write_buffer_bytes {
             lines.push(format!("buffer_bytes {bytes}"));
         }
-        if let Some(bytes) = settings.cache_bytes {
-            lines.push(format!("pinned_cache_bytes {bytes}"));
+        if let (Some(bytes), Some(asked)) = (pinned_bytes(settings), settings.cache_bytes) {
+            lines.push(match bytes < asked {
+                true => format!(
+                    "pinned_cache_bytes {bytes} of {asked}: the system's limit on locked memory"
+                ),
+                false => format!("pinned_cache_bytes {bytes}"),
+            });
         }
         if let Some(threads) = settings.merge_threads {
             lines.push(format!("merge_threads {threads}"));

@@ -235,16 +235,21 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
     }
     if profile != Profile::Quick {
         let attempts = profile.pick([0, 1_000_000, 10_000_000]);
-        cases.add(
-            Page::Bank,
-            "bank-batch-100-one-by-one",
-            &format!(
-                "Bank: {} accounts, 100 transfers a commit, each transfer and read on its own",
-                grouped(accounts)
-            ),
-            ANNOUNCED,
-            &format!("bank --num-accounts {accounts} --num-transactions {attempts} --batch-size 100 --announce 1 --reads-at-once 1"),
-        );
+        for (batch, words) in [
+            (1, "one transfer a commit"),
+            (100, "100 transfers a commit"),
+        ] {
+            cases.add(
+                Page::Bank,
+                &format!("bank-batch-{batch}-one-by-one"),
+                &format!(
+                    "Bank: {} accounts, {words}, nothing announced, each read on its own",
+                    grouped(accounts)
+                ),
+                ANNOUNCED,
+                &format!("bank --num-accounts {accounts} --num-transactions {attempts} --batch-size {batch} --announce 0 --reads-at-once 1"),
+            );
+        }
         let attempts = profile.pick([0, 200_000, 10_000_000]);
         cases.add(
             Page::Bank,

@@ -2,20 +2,20 @@
 //! `OptimisticTransactionDB` whose batches are its own transactions ([`transactions`]). Everything else is here and the same for both.
 //!
 //! Settings, as its tuning guide has them: `increase_parallelism` to the number of cores, bloom filters of 10 bits a key, index and filter
-//! blocks in the cache with those of level 0 pinned, background writes flushed by the megabyte, level sizes dynamic (its default). A cache
-//! size that is given is one of the HyperClock kind; write buffer size and compression are taken as given, without compression
+//! blocks in the cache with those of level 0 pinned, background writes flushed by the megabyte, level sizes dynamic (its default). The cache
+//! is one of the HyperClock kind, of a gibibyte unless a size is given; write buffer size and compression are taken as given, without compression
 //! unless asked for. Blocks stay at 4 KiB: larger ones make point reads slower.
 //!
 //! Sync modes: the log is always written before a commit returns. `none` leaves it to the operating system; `async` flushes it
 //! from a thread every tenth of a second (`FlushWAL(true)`), if something was written; `sync` and `write-through` set `sync` in each
 //! write, which RocksDB does once for all writers that wait.
 //!
-//! A bulk load of an empty database is what RocksDB recommends: the entries are sorted, written into table files of the size that its
+//! A bulk load is what RocksDB recommends: the entries are sorted, written into table files of the size that its
 //! compactions make (`SstFileWriter`), and those are moved into the database, all at once (`IngestExternalFile` with `move_files`).
-//! RocksDB flushes the files and its manifest in doing so, so that they are durable in every sync mode. A database that holds something
-//! is loaded by write batches of 10,000.
+//! RocksDB flushes the files and its manifest in doing so, so that they are durable in every sync mode.
 //!
-//! Options of reads and writes are made once: the C interface allocates them. A read of the newest state needs no snapshot.
+//! Options of reads and writes are made once, those of a snapshot's reads once a snapshot: the C interface allocates them. A read of the newest state
+//! needs no snapshot. Many keys are read with the batched `MultiGet`, which does not copy values.
 //! Failures: those of RocksDB, with its messages; one of the flushing thread comes at `close`.
 mod plain;
 mod transactions;
@@ -44,7 +44,6 @@ pub type RocksDbTxn = Rocks<Transactions>;
 
 const BLOOM_BITS: f64 = 10.0;
 const BYTES_PER_SYNC: u64 = 1 << 20;
-const LOAD_BATCH_WRITES: usize = 10_000;
 /// RocksDB's `target_file_size_base`.
 const LOAD_TABLE_BYTES: u64 = 64 << 20;
 /// Where a bulk load writes its tables: in the database's directory, so that they are on its file system. RocksDB leaves files alone
@@ -60,6 +59,12 @@ pub trait Database: DBAccess + Send + Sync + Sized + 'static {
     fn delete_from(writes: &mut Self::Writes, key: &[u8]);
     fn write_all(&self, writes: Self::Writes, options: &WriteOptions) -> Result<()>;
     fn ingest(&self, tables: Vec<PathBuf>) -> Result<()>;
+    fn read_batch(
+        &self,
+        keys: &[&[u8]],
+        options: &ReadOptions,
+        look: impl FnMut(Option<&[u8]>),
+    ) -> Result<()>;
     fn flush_log(&self) -> Result<()>;
     fn flush_buffers(&self) -> Result<()>;
     fn wait_for_compactions(&self) -> Result<()>;
@@ -78,7 +83,12 @@ macro_rules! database {
                 options: &rocksdb::Options,
                 path: &std::path::Path,
             ) -> anyhow::Result<Self> {
-                Ok(Self::open(options, path)?)
+                // By its name, so that there is a handle of it.
+                let family = rocksdb::ColumnFamilyDescriptor::new(
+                    rocksdb::DEFAULT_COLUMN_FAMILY_NAME,
+                    options.clone(),
+                );
+                Ok(Self::open_cf_descriptors(options, path, [family])?)
             }
 
             #[inline]
@@ -104,6 +114,21 @@ macro_rules! database {
                 let mut options = rocksdb::IngestExternalFileOptions::default();
                 options.set_move_files(true);
                 Ok(self.ingest_external_file_opts(&options, tables)?)
+            }
+
+            fn read_batch(
+                &self,
+                keys: &[&[u8]],
+                options: &rocksdb::ReadOptions,
+                mut look: impl FnMut(Option<&[u8]>),
+            ) -> anyhow::Result<()> {
+                let family = self.cf_handle(rocksdb::DEFAULT_COLUMN_FAMILY_NAME);
+                let family = anyhow::Context::context(family, "there is a default family")?;
+                let keys = keys.iter().copied();
+                for value in self.batched_multi_get_cf_opt(family, keys, false, options) {
+                    look(value?.as_deref());
+                }
+                Ok(())
             }
 
             fn flush_log(&self) -> anyhow::Result<()> {
@@ -181,10 +206,9 @@ fn options(settings: &Settings) -> Options {
     blocks.set_bloom_filter(BLOOM_BITS, false);
     blocks.set_cache_index_and_filter_blocks(true);
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    if let Some(bytes) = settings.cache_bytes {
-        // Zero lets RocksDB work the size of an entry out.
-        blocks.set_block_cache(&Cache::new_hyper_clock_cache(bytes as usize, 0));
-    }
+    // Zero lets RocksDB work the size of an entry out.
+    let cache = Cache::new_hyper_clock_cache(settings.cache_bytes_or_common() as usize, 0);
+    blocks.set_block_cache(&cache);
     let mut options = Options::default();
     options.set_block_based_table_factory(&blocks);
     options.increase_parallelism(parallelism(settings) as i32);
@@ -231,30 +255,6 @@ impl<K: Kind> Rocks<K> {
         let removed = fs::remove_dir_all(&directory);
         outcome?;
         Ok(removed?)
-    }
-
-    fn load_in_batches<'e>(
-        &self,
-        entries: impl Iterator<Item = (&'e [u8], &'e [u8])>,
-    ) -> Result<()> {
-        let unsynced = WriteOptions::default();
-        let mut writes = <K::Database as Database>::Writes::default();
-        let mut count = 0;
-        for (key, value) in entries {
-            K::Database::put_to(&mut writes, key, value);
-            count += 1;
-            if count == LOAD_BATCH_WRITES {
-                self.database
-                    .write_all(std::mem::take(&mut writes), &unsynced)?;
-                count = 0;
-            }
-        }
-        // The last one is as durable as the run asks for, and everything before it with it, for it lies before it in the log.
-        self.database.write_all(writes, &self.access.write)?;
-        if self.flusher.is_some() {
-            self.sync()?;
-        }
-        Ok(())
     }
 }
 
@@ -335,12 +335,12 @@ impl<K: Kind> Engine for Rocks<K> {
             ),
             format!("bytes_per_sync {BYTES_PER_SYNC}"),
             format!("compression {:?}", settings.compression),
-            "an empty database is loaded by SstFileWriter and IngestExternalFile with move_files"
-                .to_owned(),
+            "bulk loads by SstFileWriter and IngestExternalFile with move_files".to_owned(),
+            format!(
+                "HyperClock cache of {} bytes",
+                settings.cache_bytes_or_common()
+            ),
         ];
-        if let Some(bytes) = settings.cache_bytes {
-            lines.push(format!("HyperClock cache of {bytes} bytes"));
-        }
         if let Some(bytes) = settings.write_buffer_bytes {
             lines.push(format!("write_buffer_size {bytes}"));
         }
@@ -359,9 +359,6 @@ impl<K: Kind> Engine for Rocks<K> {
     }
 
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()> {
-        if self.snapshot(ReadMode::Latest)?.cursor()?.seek_first()? {
-            return self.load_in_batches(entries);
-        }
         let mut sorted: Vec<(&[u8], &[u8])> = entries.collect();
         // A table file cannot be empty.
         if sorted.is_empty() {
@@ -375,6 +372,8 @@ impl<K: Kind> Engine for Rocks<K> {
     fn snapshot(&self, _mode: ReadMode) -> Result<RocksSnapshot<'_, K::Database>> {
         Ok(RocksSnapshot {
             snapshot: SnapshotWithThreadMode::new(&self.database),
+            database: &self.database,
+            options: None,
         })
     }
 
@@ -463,6 +462,21 @@ impl<D: Database> Writes for RocksWrites<'_, D> {
 
 pub struct RocksSnapshot<'a, D: Database> {
     snapshot: SnapshotWithThreadMode<'a, D>,
+    database: &'a D,
+    /// Of reads of keys; there from the first one on.
+    options: Option<ReadOptions>,
+}
+
+/// The options of reads in a snapshot, made at the first.
+fn options_in<'o, D: Database>(
+    options: &'o mut Option<ReadOptions>,
+    snapshot: &SnapshotWithThreadMode<'_, D>,
+) -> &'o ReadOptions {
+    options.get_or_insert_with(|| {
+        let mut options = ReadOptions::default();
+        options.set_snapshot(snapshot);
+        options
+    })
 }
 
 impl<D: Database> Snapshot for RocksSnapshot<'_, D> {
@@ -473,16 +487,15 @@ impl<D: Database> Snapshot for RocksSnapshot<'_, D> {
 
     #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-        let value = self.snapshot.get_pinned(key)?;
+        let options = options_in(&mut self.options, &self.snapshot);
+        let value = self.database.get_pinned_opt(key, options)?;
         Ok(look(value.as_deref()))
     }
 
     /// `MultiGet`.
-    fn read_many(&mut self, keys: &[&[u8]], mut look: impl FnMut(Option<&[u8]>)) -> Result<()> {
-        for value in self.snapshot.multi_get(keys) {
-            look(value?.as_deref());
-        }
-        Ok(())
+    fn read_many(&mut self, keys: &[&[u8]], look: impl FnMut(Option<&[u8]>)) -> Result<()> {
+        let options = options_in(&mut self.options, &self.snapshot);
+        self.database.read_batch(keys, options, look)
     }
 
     fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {

@@ -88,10 +88,9 @@ impl Connected {
         );
         connection.pragma_update(None, "synchronous", synchronous(settings.sync_mode))?;
         connection.pragma_update(None, "mmap_size", MAPPED_BYTES_MAX as i64)?;
-        if let Some(bytes) = settings.cache_bytes {
-            // Negative is in KiB.
-            connection.pragma_update(None, "cache_size", -((bytes >> 10) as i64))?;
-        }
+        // Negative is in KiB.
+        let cache_kib = (settings.cache_bytes_or_common() >> 10) as i64;
+        connection.pragma_update(None, "cache_size", -cache_kib)?;
         if creates {
             connection
                 .execute_batch("CREATE TABLE kv(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID")?;
@@ -279,10 +278,11 @@ impl Engine for Sqlite {
             "journal_mode WAL, wal_autocheckpoint 1000 pages".to_owned(),
             format!("synchronous {}", synchronous(settings.sync_mode)),
             format!("mmap_size {MAPPED_BYTES_MAX}, statements prepared once a connection"),
+            format!(
+                "cache_size {} KiB a connection",
+                settings.cache_bytes_or_common() >> 10
+            ),
         ];
-        if let Some(bytes) = settings.cache_bytes {
-            lines.push(format!("cache_size {} KiB a connection", bytes >> 10));
-        }
         lines.push("no compression, write buffer or merge threads: the engine has none".to_owned());
         Description {
             version: rusqlite::version().to_owned(),
