@@ -151,6 +151,7 @@ impl Database {
         }
         // What a checkpoint keeps for the next writes, too. While one is being written the end of the file stays.
         let checkpointing = engine.checkpointing.lock();
+        engine.check_writable()?;
         engine.pager.give_back(1, 0, 0)?;
         drop(checkpointing);
         watch.finish()

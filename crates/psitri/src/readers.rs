@@ -5,6 +5,8 @@
 //! (2) A pin that was there when the database was opened and is not of the version that was durable then is *stale*. As long as one is
 //!     there, the pager keeps its quarantine, and the version of the opening counts as pinned.
 //! (3) If the slots cannot be read, or one of them cannot, nothing is given back.
+//! (4) No tree gets a version that was pinned when the database was opened. It may have been that of a superblock which a reader saw and the disk
+//!     did not keep: with another tree under its number, the pin would be of that one, and stale no more at the opening after.
 
 use std::time::{Duration, Instant};
 
@@ -39,6 +41,11 @@ impl Engine {
     /// The first look, before anything is written to the data file. `durable`: tree version of the superblock.
     pub fn find_stale_readers(&self, durable: u64) -> Result<()> {
         let pins = self.storage.reader_pins()?;
+        // (4)
+        let newest = pins.iter().filter_map(|pin| pin.version).max();
+        if let Some(newest) = newest.filter(|newest| *newest > durable) {
+            self.change_layers(|state| state.tree_version = state.tree_version.max(newest));
+        }
         let mut others = self.readers.lock();
         others.opened_at = durable;
         others.stale = pins

@@ -121,7 +121,9 @@ impl Engine {
         }
         self.wait_for_readers();
         // What readers held became free without a checkpoint. If this fails, the next checkpoint says so.
-        let _ = self.give_back(u64::MAX);
+        if self.check_writable().is_ok() {
+            let _ = self.give_back(u64::MAX);
+        }
         if !self.is_space_due() {
             return;
         }

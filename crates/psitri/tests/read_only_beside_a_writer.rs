@@ -7,6 +7,7 @@
 mod common;
 
 use common::{Random, env_number, seed};
+use psitri::storage::{OsStorage, Storage};
 use psitri::{Database, Error, Event, Keyspace, Options, Snapshot};
 use std::{
     io::{BufRead, BufReader},
@@ -229,6 +230,37 @@ fn a_reader_sees_its_checkpoint_and_nothing_later() {
     assert_eq!(writer.stats().unwrap().readers_beside, 2);
     drop((reader, newer));
     assert_eq!(writer.stats().unwrap().readers_beside, 0);
+}
+
+/// A reader saw a checkpoint whose superblock the disk did not keep. No later tree has its version: with it, the pin would be taken for one of that
+/// tree by the writer after, and what the reader sees be used again.
+#[test]
+fn a_version_that_was_pinned_is_never_that_of_another_tree() {
+    let _alone = alone();
+    let dir = temporary();
+    let path = dir.path().join("db");
+    let open = || {
+        let unhurried = options().idle_flush(Duration::from_secs(3600));
+        unhurried.open(&path).unwrap()
+    };
+    let version_of = |db: &Database| db.stats().unwrap().tree_version;
+    let writer = open();
+    let ledger = Ledger::create(&writer);
+    writer.checkpoint().unwrap();
+    let durable = version_of(&writer);
+    drop((ledger, writer));
+    let slot = OsStorage::open(&path).unwrap().take_reader_slot().unwrap();
+    let mut last = durable;
+    for ahead in [1, 2, 9] {
+        slot.pin(last + ahead).unwrap();
+        let writer = open();
+        let ledger = Ledger::open(&writer).unwrap();
+        ledger.commit(&writer, &mut Random::new(seed(1)));
+        writer.checkpoint().unwrap();
+        assert!(version_of(&writer) > last + ahead);
+        assert_eq!(writer.stats().unwrap().readers_beside, 1);
+        last = version_of(&writer);
+    }
 }
 
 #[test]

@@ -250,19 +250,24 @@ impl Pager {
             }
             space.map.take_unpunched(min_pages, keep_pages, HOLES_MAX)
         };
-        let mut result = Ok(());
+        let mut failure = None;
         for (page, count) in runs {
-            if result.is_ok() {
+            if failure.is_none() {
                 let (offset, len) = (page * PAGE_BYTES as u64, count * PAGE_BYTES as u64);
-                result = self.file.punch_hole(offset, len);
-                // Where holes cannot be made the space is only used again.
-                if result.as_ref().is_err_and(|error| error.is_unsupported()) {
-                    result = Ok(());
-                }
+                let punched = self.file.punch_hole(offset, len);
+                // Where holes cannot be made at all the space is only used again.
+                failure = punched.err().filter(|error| !error.is_unsupported());
             }
-            self.space.lock().map.punched(page, count);
+            // Behind a failure there are no holes: another try may make them.
+            let is_hole = failure.is_none();
+            self.space.lock().map.put_back(page, count, is_hole);
         }
-        result?;
+        // A hole in the middle of a piece of the file takes room for a second piece.
+        if let Some(error) = failure
+            && !error.is_out_of_space()
+        {
+            return Err(error.into());
+        }
         Ok(self.space.lock().map.unpunched_pages() * PAGE_BYTES as u64)
     }
 

@@ -358,7 +358,7 @@ impl PageMap {
     }
 
     /// Free runs of at least `min_pages` whose blocks are still allocated: the longest, at most `runs_max` of them, as few as leave
-    /// no more than `keep_pages` of such pages. They are reserved until `punched`.
+    /// no more than `keep_pages` of such pages. They are reserved until `put_back`.
     pub fn take_unpunched(
         &mut self,
         min_pages: usize,
@@ -393,11 +393,11 @@ impl PageMap {
         runs
     }
 
-    /// Makes a run from `take_unpunched` free again, without blocks.
-    pub fn punched(&mut self, page: u64, count: u64) {
+    /// Makes a run from `take_unpunched` free again: without blocks, if it `is_hole` now.
+    pub fn put_back(&mut self, page: u64, count: u64, is_hole: bool) {
         let run = page as usize..(page + count) as usize;
         debug_assert!(self.held[run.clone()].iter().all(|&h| h == RESERVED));
-        self.fill(run, PUNCHED);
+        self.fill(run, if is_hole { PUNCHED } else { 0 });
         self.free_hint = self.free_hint.min(page as usize);
     }
 
@@ -590,7 +590,9 @@ mod tests {
         assert!(map.take_unpunched(4, 9, 8).is_empty());
         assert_eq!(map.take_unpunched(4, 0, 8), vec![(2, 9)]);
         assert_eq!(map.reserve(3), None);
-        map.punched(2, 9);
+        map.put_back(2, 9, false);
+        assert_eq!(map.take_unpunched(4, 0, 8), vec![(2, 9)]);
+        map.put_back(2, 9, true);
         assert!(map.take_unpunched(4, 0, 8).is_empty());
         assert_eq!(map.reserve(3), Some((2, 3)));
     }

@@ -85,6 +85,30 @@ fn a_tail_of_holes_is_cut() {
 }
 
 #[test]
+fn holes_that_could_not_be_made_are_tried_again() {
+    for (fault, is_error) in [(FaultError::Io, true), (FaultError::OutOfSpace, false)] {
+        let disk = SimStorage::new(1);
+        let file = disk.open(DATA_FILE, OpenMode::Create).unwrap();
+        file.allocate(0, SUPERBLOCK_PAGES * PAGE_BYTES as u64)
+            .unwrap();
+        let map = PageMap::new(SUPERBLOCK_PAGES);
+        let pager = Pager::new(file, map, 0, 1 << 20, 0, true).unwrap();
+        let page = pager.reserve_run(9).unwrap();
+        // Three runs with something between, and behind the last.
+        for offset in 0..9 {
+            let units = if offset % 3 == 2 { 64 } else { 0 };
+            pager.space.lock().map.settle(page + offset, units);
+        }
+        disk.inject(Fault::nth(CallKind::PunchHole, 2, fault));
+        let free = || pager.space.lock().map.unpunched_pages();
+        assert_eq!(pager.give_back(1, 0, 0).is_err(), is_error);
+        assert_eq!(free(), 4, "one hole of two pages was made");
+        pager.give_back(1, 0, 0).unwrap();
+        assert_eq!(free(), 0);
+    }
+}
+
+#[test]
 fn a_cut_that_failed_is_tried_again() {
     let disk = SimStorage::new(1);
     let file = disk.open(DATA_FILE, OpenMode::Create).unwrap();

@@ -167,14 +167,16 @@ impl StorageError {
             || source.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())
     }
 
-    /// True when the cause is a full disk or quota: the caller may free space and try again.
+    /// True when the cause is a full disk or quota, or a file that may not grow: the caller may free space and try again.
     #[must_use]
     pub fn is_out_of_space(&self) -> bool {
         match self {
             StorageError::Io { source, .. } => {
                 matches!(
                     source.kind(),
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                    io::ErrorKind::StorageFull
+                        | io::ErrorKind::QuotaExceeded
+                        | io::ErrorKind::FileTooLarge
                 )
             }
             _ => false,

@@ -27,6 +27,9 @@ use std::{
     sync::Arc,
 };
 
+/// What systems say of a file system that cannot reserve blocks, or give them back.
+const UNSUPPORTED: [Errno; 3] = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL];
+
 /// Block size in which the system reports the space of a file.
 const STAT_BLOCK_BYTES: u64 = 512;
 /// How much is written at once where blocks can only be had by writing zeros.
@@ -241,6 +244,13 @@ impl Storage for OsStorage {
     }
 }
 
+fn is_unsupported(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    UNSUPPORTED
+        .iter()
+        .any(|errno| code == Some(errno.raw_os_error()))
+}
+
 #[derive(Debug)]
 struct OsFile {
     file: File,
@@ -293,17 +303,10 @@ impl StorageFile for OsFile {
                 limit: u64::MAX,
             });
         };
-        let unsupported = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL].map(Errno::raw_os_error);
         let empty = FallocateFlags::empty();
         match uninterrupted(|| fs::fallocate(&self.file, empty, offset, len)) {
             Ok(()) => {}
-            Err(error)
-                if error
-                    .raw_os_error()
-                    .is_some_and(|code| unsupported.contains(&code)) =>
-            {
-                self.allocate_by_writing(offset, end)?
-            }
+            Err(error) if is_unsupported(&error) => self.allocate_by_writing(offset, end)?,
             Err(error) => return Err(self.wrap("allocate")(error)),
         }
         if self.len()? < end {
@@ -341,7 +344,13 @@ impl StorageFile for OsFile {
         #[cfg(target_os = "linux")]
         {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            uninterrupted(|| fs::fallocate(&self.file, flags, offset, len))
+            let punched = uninterrupted(|| fs::fallocate(&self.file, flags, offset, len));
+            let as_unsupported = |error: io::Error| match is_unsupported(&error) {
+                true => io::Error::new(io::ErrorKind::Unsupported, error),
+                false => error,
+            };
+            punched
+                .map_err(as_unsupported)
                 .map_err(self.wrap("punch_hole"))
         }
         #[cfg(not(target_os = "linux"))]

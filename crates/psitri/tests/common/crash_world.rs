@@ -175,6 +175,8 @@ pub struct Client<'a> {
     pub reopen_with: Option<Options>,
     /// Where the crash points of the storage are looked at, and what is said if one is bad.
     pub explores: Option<(&'a CrashPoints, String)>,
+    /// A close takes a checkpoint.
+    closes_with_checkpoint: bool,
     long: Option<LongTxn>,
     held: Vec<HeldSnapshot>,
     operation: usize,
@@ -204,6 +206,7 @@ impl<'a> Client<'a> {
             faults: false,
             durability: Durability::None,
             reopen_with: None,
+            closes_with_checkpoint: true,
             explores: None,
             long: None,
             held: Vec::new(),
@@ -216,10 +219,10 @@ impl<'a> Client<'a> {
         self.work_on(steps)
     }
 
-    /// As [`Client::work`], but keeps its handle, and gives the one that it has in the end.
-    pub fn work_and_return(mut self, steps: u64) -> (Outcome, Database) {
+    /// As [`Client::work`], but keeps its handle, and gives the one that it has in the end, and whether closing that takes a checkpoint.
+    pub fn work_and_return(mut self, steps: u64) -> (Outcome, Database, bool) {
         let outcome = self.work_on(steps);
-        (outcome, self.db)
+        (outcome, self.db, self.closes_with_checkpoint)
     }
 
     fn work_on(&mut self, steps: u64) -> Outcome {

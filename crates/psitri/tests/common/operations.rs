@@ -183,8 +183,12 @@ impl Client<'_> {
         if closes {
             let result = self.db.clone().close();
             self.check(result)?;
-            self.all_is_durable("close");
+            if self.closes_with_checkpoint {
+                self.all_is_durable("close");
+            }
         }
+        self.closes_with_checkpoint = self.random.one_in(2);
+        let options = options.checkpoint_on_close(self.closes_with_checkpoint);
         let place: Arc<dyn psitri::storage::Storage> = Arc::new(self.storage.clone());
         // The last handle goes before the new one comes: one process has one.
         self.db = psitri::Options::new()
