@@ -16,6 +16,7 @@
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::Path;
 
 /// How durable a commit is when it returns.
@@ -284,6 +285,21 @@ pub trait Engine: Writer + Sync + Sized {
 
     fn begin_writes(&self) -> Result<Self::Writes<'_>>;
 
+    /// Keeps the entries for which `keep` holds, with the engine's own call for that if it has one. The others go in one transaction. Entries are asked about in the
+    /// order of their keys. For engines with that order.
+    fn retain(&self, mut keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        remove_where(self, None, |key, value| !keep(key, value)).map(drop)
+    }
+
+    /// Takes the entries of a range out for which `wanted` holds, as [`Engine::retain`] does, and says how many they were.
+    fn extract(
+        &self,
+        range: Range<&[u8]>,
+        wanted: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64> {
+        remove_where(self, Some(range), wanted)
+    }
+
     /// Brings the database into its resting state: buffers merged, checkpoint durable.
     fn checkpoint(&self) -> Result<()>;
 
@@ -293,6 +309,41 @@ pub trait Engine: Writer + Sync + Sized {
     fn sizes(&self) -> Result<EngineSizes>;
 
     fn close(self) -> Result<()>;
+}
+
+/// What any engine can do: a cursor that collects the keys, then one batch that removes them. Returns how many they were.
+fn remove_where<E: Engine>(
+    engine: &E,
+    range: Option<Range<&[u8]>>,
+    mut is_unwanted: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<u64> {
+    let (mut keys, mut ends) = (Vec::new(), Vec::new());
+    {
+        let mut snapshot = engine.snapshot(ReadMode::Latest)?;
+        let mut cursor = snapshot.cursor()?;
+        let mut on_entry = match &range {
+            Some(range) => cursor.seek(range.start)?,
+            None => cursor.seek_first()?,
+        };
+        while let (true, Some((key, value))) = (on_entry, cursor.entry()) {
+            if range.as_ref().is_some_and(|range| key >= range.end) {
+                break;
+            }
+            if is_unwanted(key, value) {
+                keys.extend_from_slice(key);
+                ends.push(keys.len());
+            }
+            on_entry = cursor.next()?;
+        }
+    }
+    let mut writes = engine.begin_writes()?;
+    let mut start = 0;
+    for &end in &ends {
+        writes.delete(&keys[start..end])?;
+        start = end;
+    }
+    writes.commit()?;
+    Ok(ends.len() as u64)
 }
 
 pub trait Snapshot {

@@ -1,7 +1,7 @@
 //! LMDB, through heed. A copy-on-write B+tree in a memory map; one writer at a time, readers that never wait.
 //!
 //! Settings: `MDB_WRITEMAP`, which LMDB documents as its faster way to write, where commits are not flushed. Where they are it is the slower one: a
-//! commit then flushes the whole map, where else it writes and flushes the pages that it changed. Read transactions are not tied to
+//! commit then flushes all pages of the map that are in use, where else it writes and flushes those that it changed. Read transactions are not tied to
 //! threads, for a workload may hold two at once. The map has four times the bytes that the workload is going to keep, at least 16 GiB:
 //! addresses cost nothing, and a map that is full ends the run. LMDB has no cache, write buffer, merge or compression of its own.
 //!

@@ -258,6 +258,33 @@ impl Engine for Redb {
         self.begin()
     }
 
+    fn retain(&self, mut keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        let mut batch = self.begin()?;
+        batch.0.with_dependent_mut(|_, table| {
+            table.retain(|key: &[u8], value: &[u8]| keep(key, value))
+        })?;
+        batch.commit()
+    }
+
+    fn extract(
+        &self,
+        range: std::ops::Range<&[u8]>,
+        mut wanted: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64> {
+        let mut batch = self.begin()?;
+        let extracted = batch.0.with_dependent_mut(|_, table| {
+            let wanted = |key: &[u8], value: &[u8]| wanted(key, value);
+            let mut extracted = 0;
+            for entry in table.extract_from_if::<&[u8], _>(range, wanted)? {
+                entry?;
+                extracted += 1;
+            }
+            anyhow::Ok(extracted)
+        })?;
+        batch.commit()?;
+        Ok(extracted)
+    }
+
     fn checkpoint(&self) -> Result<()> {
         self.flush()
     }

@@ -176,6 +176,50 @@ pub fn pops_remove_what_is_outermost<E: Engine>() -> Result<()> {
     expect(engine, &expected, "after pops")
 }
 
+/// What is retained, or extracted from a range, is asked about entry by entry, in the order of the keys.
+pub fn retaining_and_extracting_remove_the_others<E: Engine>() -> Result<()> {
+    if !E::CAPABILITIES.ordered {
+        return Ok(());
+    }
+    let fresh = Fresh::<E>::new()?;
+    let engine = &fresh.engine;
+    let mut expected = random_entries(13, 1_000);
+    commit_map(engine, &expected)?;
+    let (from, to) = (vec![0x40], vec![0xb0]);
+    let mut asked = Vec::new();
+    let extracted = engine.extract(&from[..]..&to[..], |key, value| {
+        asked.push((key.to_vec(), value.to_vec()));
+        asked.len().is_multiple_of(3)
+    })?;
+    let in_range: Vec<_> = (expected.range(from.clone()..to))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    ensure!(
+        asked == in_range,
+        "an extraction asks about other entries than those of the range, or in another order"
+    );
+    for (key, _) in in_range.iter().skip(2).step_by(3) {
+        expected.remove(key);
+    }
+    ensure!(
+        extracted == in_range.len() as u64 / 3,
+        "an extraction says that it took {extracted} entries out"
+    );
+    expect(engine, &expected, "after an extraction")?;
+    let mut position = 0;
+    engine.retain(|_, _| {
+        position += 1;
+        position % 4 != 0
+    })?;
+    let gone: Vec<_> = expected.keys().skip(3).step_by(4).cloned().collect();
+    for key in gone {
+        expected.remove(&key);
+    }
+    expect(engine, &expected, "after retaining a part")?;
+    engine.retain(|_, _| false)?;
+    expect(engine, &Map::new(), "after retaining nothing")
+}
+
 /// Rule (4): a batch that is dropped leaves nothing behind.
 pub fn dropped_batch_leaves_nothing<E: Engine>() -> Result<()> {
     let fresh = Fresh::<E>::new()?;

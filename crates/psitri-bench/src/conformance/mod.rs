@@ -47,6 +47,7 @@ macro_rules! conformance_tests {
             deleting_removes,
             batch_reads_its_own_writes,
             pops_remove_what_is_outermost,
+            retaining_and_extracting_remove_the_others,
             dropped_batch_leaves_nothing,
             scan_is_complete_and_ordered,
             cursor_seeks_and_moves,

@@ -8,7 +8,7 @@ use crate::engine::{
 use anyhow::Result;
 use psitri::{Database, Durability, Keyspace, Options, WriteBatch, WriteTxn};
 use rustix::process::{Resource, getrlimit};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 /// Buffered transactions.
@@ -76,10 +76,14 @@ fn read_mode(mode: ReadMode) -> psitri::ReadMode {
 fn pinned_bytes(settings: &Settings) -> Option<u64> {
     let asked = settings.cache_bytes?;
     match lockable_bytes() {
-        Some(limit) => Some(asked.min(limit)),
+        // Locks are of whole pages.
+        Some(limit) => Some(asked.min(limit & !(PAGE_BYTES_MAX - 1))),
         None => Some(asked),
     }
 }
+
+/// Systems have pages of at most this size.
+const PAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// The system's limit on locked memory; none for processes that it does not hold for.
 fn lockable_bytes() -> Option<u64> {
@@ -297,6 +301,23 @@ impl<const DIRECT: bool> Engine for Native<DIRECT> {
             snapshot: self.database.snapshot_with(read_mode(mode)),
             keyspace: &self.keyspace,
         })
+    }
+
+    fn retain(&self, keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        let mut batch = self.begin()?;
+        batch.transaction.retain(&self.keyspace, .., keep)?;
+        Batch::commit(batch)
+    }
+
+    fn extract(
+        &self,
+        range: Range<&[u8]>,
+        wanted: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64> {
+        let mut batch = self.begin()?;
+        let extracted = batch.transaction.extract(&self.keyspace, range, wanted)?;
+        Batch::commit(batch)?;
+        Ok(extracted.len() as u64)
     }
 
     fn checkpoint(&self) -> Result<()> {

@@ -321,21 +321,11 @@ impl Bench<'_> {
     /// Keeps every other entry.
     fn retain<E: Engine>(&mut self, engine: &E) -> Result<()> {
         let start = self.clock.ticks();
-        let mut keys = Vec::new();
-        {
-            let mut snapshot = engine.snapshot(ReadMode::Latest)?;
-            let mut cursor = snapshot.cursor()?;
-            let mut position = 0u64;
-            let mut on_entry = cursor.seek_first()?;
-            while let (true, Some((key, _))) = (on_entry, cursor.entry()) {
-                if position % 2 == 1 {
-                    keys.extend_from_slice(key);
-                }
-                position += 1;
-                on_entry = cursor.next()?;
-            }
-        }
-        delete(engine, keys.chunks_exact(KEY_BYTES))?;
+        let mut position = 0u64;
+        engine.retain(|_, _| {
+            position += 1;
+            position % 2 == 1
+        })?;
         let seconds = since(self.clock, start);
         let removed = self.live.remove(|position, _| position % 2 == 1);
         self.removed(engine, "retain", removed, seconds)
@@ -344,24 +334,11 @@ impl Bench<'_> {
     /// Removes every other entry of a third.
     fn extract_if<E: Engine>(&mut self, engine: &E) -> Result<()> {
         let start = self.clock.ticks();
-        let mut keys = Vec::new();
-        {
-            let mut snapshot = engine.snapshot(ReadMode::Latest)?;
-            let mut cursor = snapshot.cursor()?;
-            let mut position = 0u64;
-            let mut on_entry = cursor.seek(&EXTRACT_FROM)?;
-            while let (true, Some((key, _))) = (on_entry, cursor.entry()) {
-                if key >= EXTRACT_TO.as_slice() {
-                    break;
-                }
-                if position % 2 == 1 {
-                    keys.extend_from_slice(key);
-                }
-                position += 1;
-                on_entry = cursor.next()?;
-            }
-        }
-        delete(engine, keys.chunks_exact(KEY_BYTES))?;
+        let mut position = 0u64;
+        let extracted = engine.extract(&EXTRACT_FROM[..]..&EXTRACT_TO[..], |_, _| {
+            position += 1;
+            position.is_multiple_of(2)
+        })?;
         let seconds = since(self.clock, start);
         let (pairs, mut in_range) = (self.pairs, 0u64);
         let removed = self.live.remove(|_, index| {
@@ -371,6 +348,11 @@ impl Bench<'_> {
             in_range += 1;
             in_range % 2 == 0
         });
+        if extracted != removed {
+            self.failures.push(format!(
+                "extract_if took {extracted} entries out instead of {removed}"
+            ));
+        }
         self.removed(engine, "extract_if", removed, seconds)
     }
 

@@ -100,6 +100,11 @@ const KINDS: &[Kind] = &[
     kind("raw_bytes", "keys and values", None, Unit::Bytes, Rank::Context),
     kind("worst_to_median", "worst second as a share of the median second", HIGHER, Unit::Times, Rank::Context),
     kind("limit_share", "share of the upper bound", HIGHER, Unit::Times, Rank::Context),
+    // What operations a second say in another unit, or of another mean, is not counted once more.
+    kind("mib_per_second", "MiB a second", HIGHER, Unit::PerSecond, Rank::Context),
+    kind("entries_per_second", "entries a second", HIGHER, Unit::PerSecond, Rank::Context),
+    kind("harmonic_mean_per_second", "harmonic mean of the rounds", HIGHER, Unit::PerSecond, Rank::Context),
+    kind("best_round_per_second", "best round", HIGHER, Unit::PerSecond, Rank::Context),
     kind("*_per_second", "", HIGHER, Unit::PerSecond, Rank::Primary),
     kind("*cpu_seconds", "", LOWER, Unit::Seconds, Rank::Secondary),
     kind("*cpu_user_seconds", "", LOWER, Unit::Seconds, Rank::Secondary),
@@ -367,6 +372,8 @@ mod tests {
         assert_eq!(rank("open_ms"), (Rank::Upkeep, LOWER));
         assert_eq!(rank("max_ms"), (Rank::Context, LOWER));
         assert_eq!(rank("compaction_seconds"), (Rank::Primary, LOWER));
+        assert_eq!(rank("mib_per_second"), (Rank::Context, HIGHER));
+        assert_eq!(rank("writes_per_second"), (Rank::Primary, HIGHER));
         assert_eq!(rank("something"), (Rank::Context, None));
     }
 

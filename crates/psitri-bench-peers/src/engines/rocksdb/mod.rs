@@ -12,7 +12,8 @@
 //!
 //! A bulk load is what RocksDB recommends: the entries are sorted, written into table files of the size that its
 //! compactions make (`SstFileWriter`), and those are moved into the database, all at once (`IngestExternalFile` with `move_files`).
-//! RocksDB flushes the files and its manifest in doing so, so that they are durable in every sync mode.
+//! RocksDB flushes the files and its manifest in doing so, so that they are durable in every sync mode,
+//! also where commits before them are not yet.
 //!
 //! Options of reads and writes are made once, those of a snapshot's reads once a snapshot: the C interface allocates them. A read of the newest state
 //! needs no snapshot. Many keys are read with the batched `MultiGet`, which does not copy values.
