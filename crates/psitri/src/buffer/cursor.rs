@@ -17,12 +17,18 @@
 //! # Failure modes
 //! None but memory for the path.
 
-use super::arena::{LINE_BYTES, Memory};
+#[cfg(not(loom))]
+mod coming;
+
+use super::arena::LINE_BYTES;
 use super::entry::{Entry, EntryRef, Found};
 use super::keyspace::KeyspaceBuffer;
 use super::node;
 use super::walk::Walk;
 use crate::sync::Ordering;
+
+#[cfg(not(loom))]
+pub(crate) use coming::Standing;
 
 /// Most entries to walk ahead: enough to hide a miss each, few enough to stay in the first cache.
 const AHEAD_MAX: usize = 64;
@@ -72,68 +78,6 @@ pub struct BufferCursor<'b> {
     key: &'b [u8],
     ahead: Ahead,
     csn_max: u64,
-}
-
-/// The entries that a cursor will come to next, as far as they have arrived in the caches: to read many of them at once. The cursor is to be told
-/// afterwards how many were passed.
-pub(crate) struct Coming<'c, 'b> {
-    memory: Memory<'b>,
-    entries: &'c [u32],
-    /// For each of the first entries, one behind it: its newest version is asked for with the first one's turn.
-    in_front: &'c [u32],
-    version_bytes: usize,
-    passed: usize,
-}
-
-impl<'b> Coming<'_, 'b> {
-    /// Leaves those entries out for which, and for all behind which, `is_wanted` does not hold.
-    #[inline(always)]
-    pub fn keep(&mut self, count_max: usize, is_wanted: impl Fn(&[u8]) -> bool) {
-        self.entries = &self.entries[..self.entries.len().min(count_max)];
-        let is_wanted = |&entry: &u32| is_wanted(self.entry(entry).key());
-        if self.entries.last().is_some_and(|last| !is_wanted(last)) {
-            self.entries = &self.entries[..self.entries.partition_point(is_wanted)];
-        }
-    }
-
-    /// The next entry.
-    #[inline(always)]
-    pub fn next(&mut self) -> Option<Standing<'b>> {
-        let &entry = self.entries.get(self.passed)?;
-        if let Some(&later) = self.in_front.get(self.passed) {
-            self.entry(later).prefetch_newest(self.version_bytes);
-        }
-        self.passed += 1;
-        Some(Standing(self.entry(entry)))
-    }
-
-    /// How many were passed.
-    pub fn passed(&self) -> usize {
-        self.passed
-    }
-
-    #[inline(always)]
-    fn entry(&self, entry: u32) -> Entry<'b> {
-        Entry::new(self.memory, node::offset(entry))
-    }
-}
-
-/// An entry that a cursor stands on, or comes to.
-#[derive(Clone, Copy)]
-pub(crate) struct Standing<'b>(Entry<'b>);
-
-impl<'b> Standing<'b> {
-    #[inline(always)]
-    pub fn key(self) -> &'b [u8] {
-        self.0.key()
-    }
-
-    /// What the entry says at a commit sequence number, in a buffer without deleted ranges up to that number.
-    #[inline(always)]
-    pub fn resolve_alone(self, csn: u64) -> Found<'b> {
-        let visible = self.0.visible(csn);
-        visible.map_or(Found::Absent, |(version, _)| version.found())
-    }
 }
 
 impl<'b> BufferCursor<'b> {
@@ -206,57 +150,10 @@ impl<'b> BufferCursor<'b> {
     /// As [`BufferCursor::resolve`], in a buffer without deleted ranges up to that number.
     #[inline(always)]
     pub fn resolve_alone(&self, csn: u64) -> Found<'b> {
-        let csn_max = self.csn_seen(csn);
+        let csn_max = csn.min(self.csn_max);
         debug_assert_eq!(self.buffer.cover(self.key, csn_max), 0);
-        let standing = self.standing();
-        standing.map_or(Found::Absent, |entry| entry.resolve_alone(csn_max))
-    }
-
-    /// The present entry, to be read beside those that are [`coming`](BufferCursor::coming).
-    #[inline(always)]
-    pub(crate) fn standing(&self) -> Option<Standing<'b>> {
-        self.present().map(Standing)
-    }
-
-    /// Up to which number the cursor sees what is there, with another limit.
-    #[inline(always)]
-    pub(crate) fn csn_seen(&self, csn: u64) -> u64 {
-        csn.min(self.csn_max)
-    }
-
-    /// What the cursor comes to in `forward`. It may be nothing though there are more entries.
-    #[inline(always)]
-    pub(crate) fn coming(&self, forward: bool) -> Coming<'_, 'b> {
-        let ahead = &self.ahead;
-        let next = ahead.next;
-        let is_known = ahead.forward == forward && next < ahead.low;
-        let (low, count) = match is_known {
-            true => (ahead.low, ahead.count),
-            false => (next, next),
-        };
-        let front = (next + 1 + ahead.version_ahead).min(count);
-        Coming {
-            memory: self.walk.memory(),
-            entries: &ahead.entries[next..low],
-            in_front: &ahead.entries[front..count],
-            version_bytes: ahead.version_bytes,
-            passed: 0,
-        }
-    }
-
-    /// Makes the last of the first `count` entries that were coming the present one.
-    #[inline(always)]
-    pub(crate) fn pass_coming(&mut self, count: usize) {
-        let ahead = &mut self.ahead;
-        assert!(
-            ahead.next + count <= ahead.low || count == 0,
-            "no more were coming"
-        );
-        if count > 0 {
-            ahead.next += count;
-            let entry = ahead.entries[ahead.next - 1];
-            self.stand_on(entry);
-        }
+        let visible = self.present().and_then(|entry| entry.visible(csn_max));
+        visible.map_or(Found::Absent, |(version, _)| version.found())
     }
 
     /// As [`BufferCursor::resolve`], with the number that decided (0 for `Absent`).

@@ -20,7 +20,7 @@
 //! | `writer/placing.rs` | memory for that, and keys that wait for their places in the tree |
 //! | `writer/run.rs` | ascending keys, as they are inserted |
 //! | `walk.rs` | paths through the radix tree |
-//! | `cursor.rs` | ordered positions |
+//! | `cursor.rs` | ordered positions; `cursor/coming.rs`: many entries of one at once |
 //! | `range_tombstones.rs` | deletions of ranges |
 //!
 //! # Order of a commit
@@ -43,6 +43,7 @@ mod writer;
 
 pub use arena::{ARENA_BYTES_MAX, Arena};
 pub use cursor::BufferCursor;
+#[cfg(not(loom))]
 pub(crate) use cursor::Standing;
 pub use entry::{CSN_UNCOMMITTED, EntryRef, Found, Kind, LARGE_BYTES, VersionRef};
 pub use error::BufferError;

@@ -93,6 +93,7 @@ const BY_WORDS_BYTES_MAX: usize = 48;
 ///
 /// A call for nothing can be dear: where an empty slice has no memory, the C library's vector loads are masked out, which took 200 ns and more
 /// on an AMD EPYC.
+#[cfg(any(not(loom), test))]
 #[inline(always)]
 pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
     match head(a).cmp(&head(b)) {

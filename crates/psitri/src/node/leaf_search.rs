@@ -259,6 +259,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// Whether a key begins like all keys of this leaf.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn begins(&self, key: &[u8]) -> bool {
         strip(key, self.key_prefix()).is_ok()
@@ -268,6 +269,7 @@ impl<'a> Leaf<'a> {
     ///
     /// # Panics
     /// If the key is shorter than the prefix.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn suffix_of<'k>(&self, key: &'k [u8]) -> &'k [u8] {
         &key[self.prefix_bytes as usize..]
