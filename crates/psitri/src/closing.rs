@@ -82,7 +82,11 @@ impl Engine {
                 // What failed meanwhile is no error of a step here, but the engine writes nothing any more.
                 let _one = self.checkpointing.lock();
                 self.check_writable()?;
-                return self.pager.give_back(LEFT_HOLE_PAGES, 0, keep).map(drop);
+                return match self.pager.give_back(LEFT_HOLE_PAGES, 0, keep) {
+                    // Some file systems need room to cut a file.
+                    Err(error) if !is_harmless(&error) => Err(error),
+                    _ => Ok(()),
+                };
             }
         }
         if !self.stays_in_log() {

@@ -152,8 +152,8 @@ impl<'b> BufferCursor<'b> {
     pub fn resolve_alone(&self, csn: u64) -> Found<'b> {
         let csn_max = csn.min(self.csn_max);
         debug_assert_eq!(self.buffer.cover(self.key, csn_max), 0);
-        let visible = self.present().and_then(|entry| entry.visible(csn_max));
-        visible.map_or(Found::Absent, |(version, _)| version.found())
+        let present = self.present();
+        present.map_or(Found::Absent, |entry| entry.resolve_alone(csn_max))
     }
 
     /// As [`BufferCursor::resolve`], with the number that decided (0 for `Absent`).

@@ -183,6 +183,13 @@ impl<'a> Entry<'a> {
         (newest.csn() != CSN_UNCOMMITTED).then(|| version_bytes(newest.len()))
     }
 
+    /// What the entry says at a number, in a buffer without deleted ranges up to that number.
+    #[inline(always)]
+    pub fn resolve_alone(self, csn_max: u64) -> Found<'a> {
+        let visible = self.visible(csn_max);
+        visible.map_or(Found::Absent, |(version, _)| version.found())
+    }
+
     #[inline(always)]
     pub fn set_head(self, version: u32) {
         self.memory

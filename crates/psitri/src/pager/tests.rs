@@ -5,9 +5,14 @@ use crate::storage::{
 };
 
 fn pager() -> Pager {
-    let file = MemoryStorage::new().open(DATA_FILE, OpenMode::Create);
-    let file = file.unwrap();
-    file.allocate(0, 2 * PAGE_BYTES as u64).unwrap();
+    pager_on(&MemoryStorage::new())
+}
+
+/// A pager of an empty data file.
+fn pager_on(disk: &dyn Storage) -> Pager {
+    let file = disk.open(DATA_FILE, OpenMode::Create).unwrap();
+    file.allocate(0, SUPERBLOCK_PAGES * PAGE_BYTES as u64)
+        .unwrap();
     let map = PageMap::new(SUPERBLOCK_PAGES);
     Pager::new(file, map, 0, 1 << 20, 0, true).unwrap()
 }
@@ -88,11 +93,7 @@ fn a_tail_of_holes_is_cut() {
 fn holes_that_could_not_be_made_are_tried_again() {
     for (fault, is_error) in [(FaultError::Io, true), (FaultError::OutOfSpace, false)] {
         let disk = SimStorage::new(1);
-        let file = disk.open(DATA_FILE, OpenMode::Create).unwrap();
-        file.allocate(0, SUPERBLOCK_PAGES * PAGE_BYTES as u64)
-            .unwrap();
-        let map = PageMap::new(SUPERBLOCK_PAGES);
-        let pager = Pager::new(file, map, 0, 1 << 20, 0, true).unwrap();
+        let pager = pager_on(&disk);
         let page = pager.reserve_run(9).unwrap();
         // Three runs with something between, and behind the last.
         for offset in 0..9 {
@@ -111,11 +112,7 @@ fn holes_that_could_not_be_made_are_tried_again() {
 #[test]
 fn a_cut_that_failed_is_tried_again() {
     let disk = SimStorage::new(1);
-    let file = disk.open(DATA_FILE, OpenMode::Create).unwrap();
-    file.allocate(0, SUPERBLOCK_PAGES * PAGE_BYTES as u64)
-        .unwrap();
-    let map = PageMap::new(SUPERBLOCK_PAGES);
-    let pager = Pager::new(file, map, 0, 1 << 20, 0, true).unwrap();
+    let pager = pager_on(&disk);
     let page = pager.reserve_run(1).unwrap();
     pager.space.lock().map.settle(page, 0);
     let end = pager.page_end();

@@ -62,11 +62,10 @@ impl<'b> Standing<'b> {
         self.0.key()
     }
 
-    /// What the entry says at a commit sequence number, in a buffer without deleted ranges up to that number.
+    /// See [`Entry::resolve_alone`].
     #[inline(always)]
     pub fn resolve_alone(self, csn: u64) -> Found<'b> {
-        let visible = self.0.visible(csn);
-        visible.map_or(Found::Absent, |(version, _)| version.found())
+        self.0.resolve_alone(csn)
     }
 }
 
