@@ -9,7 +9,7 @@ use super::{
     entries::Time,
     operations::OPERATIONS,
     oracle::{Note, shows},
-    read_all, small_options,
+    read_all, small_options_with, some_durability,
 };
 use psitri::{
     Database,
@@ -144,7 +144,8 @@ impl CrashPoints {
         if depth < DEPTH_MAX && random.one_in(3) {
             after.capture_every(1 + random.below(12), 1);
         }
-        let options = small_options(random, &Clock::at(time.now));
+        let durability = some_durability(random);
+        let options = small_options_with(random, durability, &Clock::at(time.now));
         let db = Database::open_on(Arc::new(after.clone()), options)
             .unwrap_or_else(|error| panic!("{context}: opening failed: {error}"));
         let opened_at = after.calls();

@@ -69,6 +69,17 @@ pub fn small_options(random: &mut Random, clock: &Clock) -> Options {
     small_options_with(random, Durability::None, clock)
 }
 
+/// Any durability; those that wait as often as those that do not.
+pub fn some_durability(random: &mut Random) -> Durability {
+    let all = [
+        Durability::None,
+        Durability::Async,
+        Durability::Sync,
+        Durability::WriteThrough,
+    ];
+    all[random.below(all.len() as u64) as usize]
+}
+
 /// As [`small_options`], with the durability of commits that name none, and of changes of keyspaces.
 pub fn small_options_with(random: &mut Random, durability: Durability, clock: &Clock) -> Options {
     let options = Options::new()
@@ -171,6 +182,8 @@ pub struct Client<'a> {
     pub faults: bool,
     /// Durability of the database.
     pub durability: Durability,
+    /// If that of the database waits for the disk, so does each commit.
+    pub only_waits: bool,
     /// With what the database is opened again, if it is.
     pub reopen_with: Option<Options>,
     /// Where the crash points of the storage are looked at, and what is said if one is bad.
@@ -198,6 +211,7 @@ impl<'a> Client<'a> {
         oracle: &'a mut Oracle,
         random: &'a mut Random,
     ) -> Client<'a> {
+        let only_waits = random.one_in(2);
         Client {
             db,
             storage: storage.clone(),
@@ -205,6 +219,7 @@ impl<'a> Client<'a> {
             random,
             faults: false,
             durability: Durability::None,
+            only_waits,
             reopen_with: None,
             closes_with_checkpoint: true,
             explores: None,

@@ -306,6 +306,9 @@ impl Client<'_> {
     }
 
     fn pick_durability(&mut self) -> Durability {
+        if self.only_waits && waits(self.durability) {
+            return [Durability::Sync, Durability::WriteThrough][self.random.below(2) as usize];
+        }
         match self.random.below(12) {
             0 => Durability::Sync,
             1 => Durability::WriteThrough,

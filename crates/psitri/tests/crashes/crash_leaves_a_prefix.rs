@@ -21,9 +21,9 @@
 //! The number of crash points is printed, by what was interrupted.
 use crate::crash_world::{
     CLIENT_THREAD, Client, CrashPoints, Oracle, Outcome, Random, open_and_check, open_and_explore,
-    parameter, read_all, small_options, small_options_with,
+    parameter, read_all, small_options, small_options_with, some_durability,
 };
-use psitri::{Durability, storage::sim::SimStorage};
+use psitri::storage::sim::SimStorage;
 use std::{
     sync::{
         Mutex,
@@ -54,13 +54,7 @@ fn story(seed: u64, points: &CrashPoints) {
         let every = [3, 17, 61, 149][random.below(4) as usize];
         storage.capture_every(every, KEPT_MAX);
         CrashPoints::note_opening(&storage, &oracle);
-        let durability = [
-            Durability::None,
-            Durability::Async,
-            Durability::Sync,
-            Durability::WriteThrough,
-        ];
-        let durability = durability[random.below(4) as usize];
+        let durability = some_durability(&mut random);
         let options = small_options_with(&mut random, durability, &oracle.clock);
         let mut explorer = Random(random.next());
         let opened = open_and_explore(&storage, options.clone(), &mut oracle, &context, |oracle| {

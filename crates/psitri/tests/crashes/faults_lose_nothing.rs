@@ -7,6 +7,7 @@
 //! `PSITRI_SEED` replays one story; `PSITRI_FAULT_STORIES` sets how many are told.
 use crate::crash_world::{
     Client, Oracle, Outcome, Random, open_and_check, parameter, read_all, small_options,
+    small_options_with, some_durability,
 };
 use psitri::{
     Database, Durability, Error, Options,
@@ -77,14 +78,19 @@ fn story(seed: u64) -> bool {
     let mut poisoned = false;
     for round in 0..3 {
         let context = format!("seed {seed}, round {round}");
-        let options = small_options(&mut random, &oracle.clock);
+        let durability = some_durability(&mut random);
+        let options = small_options_with(&mut random, durability, &oracle.clock);
         let db = open_and_check(&storage, options, &mut oracle, &context).unwrap();
         let steps = random.below(40);
-        let outcome = Client::new(db.clone(), &storage, &mut oracle, &mut random).work(steps);
+        let mut client = Client::new(db.clone(), &storage, &mut oracle, &mut random);
+        client.durability = durability;
+        let outcome = client.work(steps);
         assert_eq!(outcome, Outcome::Done, "{context}");
         plan_faults(&storage, &mut random);
         let mut client = Client::new(db.clone(), &storage, &mut oracle, &mut random);
         client.faults = true;
+        client.durability = durability;
+        client.only_waits = true;
         let outcome = client.work(25);
         storage.clear_faults();
         storage.set_capacity_bytes(None);
@@ -100,6 +106,7 @@ fn story(seed: u64) -> bool {
                 // The cause is gone. What was poisoned in the background shows at the next write.
                 let mut client = Client::new(db.clone(), &storage, &mut oracle, &mut random);
                 client.faults = true;
+                client.durability = durability;
                 match client.work(25) {
                     Outcome::Done => {
                         db.checkpoint()

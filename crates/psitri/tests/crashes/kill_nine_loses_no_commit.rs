@@ -1,11 +1,11 @@
-//! Story: a process commits one small transaction at a time with durability `none`, from two threads, and notes in a file how
-//! far each has come. It is killed with SIGKILL at a random moment: while committing, merging, taking a checkpoint, or still
+//! Story: a process commits one small transaction at a time, from two threads, and notes in a file how
+//! far each has come. Neither waits for the disk, or both do, or one does in a database whose commits wait. It is killed with SIGKILL at a random moment: while committing, merging, taking a checkpoint, or still
 //! recovering from the kill before. The next process opens the same database, finds every commit that was noted and at most
 //! one more of each thread, all balances as that many transfers leave them, and goes on. No kill is followed by a clean close.
 //!
 //! `PSITRI_SEED` repeats the moments; `PSITRI_KILLS` sets how many there are.
 use crate::crash_world::{Random, parameter};
-use psitri::{Database, Keyspace, Options};
+use psitri::{Database, Durability, Keyspace, Options};
 use std::{
     fs::{File, OpenOptions},
     ops::ControlFlow,
@@ -16,13 +16,22 @@ use std::{
 };
 
 const DIR: &str = "PSITRI_KILL_TEST_DIR";
+/// Which of [`MODES`] the process is in.
+const MODE: &str = "PSITRI_KILL_TEST_MODE";
 const WRITERS: u64 = 2;
+/// Durability of each writer's commits; that of the first is the database's.
+const MODES: [[Durability; WRITERS as usize]; 3] = [
+    [Durability::None, Durability::None],
+    [Durability::Sync, Durability::WriteThrough],
+    [Durability::Sync, Durability::None],
+];
 const ACCOUNTS: u64 = 300;
 const BALANCE: i64 = 1000;
 const SIGKILL: i32 = 9;
 
-fn options() -> Options {
+fn options(durability: Durability) -> Options {
     Options::new()
+        .durability(durability)
         .buffer_bytes(256 << 10)
         .wal_segment_bytes(64 << 10)
         .checkpoint_bytes(1 << 20)
@@ -120,7 +129,7 @@ impl Ledger {
         })
     }
 
-    fn transfer(&mut self, db: &Database) -> psitri::Result<()> {
+    fn transfer(&mut self, db: &Database, durability: Durability) -> psitri::Result<()> {
         let (from, to, amount) = transfer(self.writer, self.count);
         let entry = |number: u64| [b"entry".as_slice(), &number.to_be_bytes()].concat();
         let mut txn = db.begin(&[&self.accounts, &self.journal])?;
@@ -136,7 +145,7 @@ impl Ledger {
         }
         self.count += 1;
         txn.upsert(&self.journal, b"count", &self.count.to_le_bytes())?;
-        txn.commit()?;
+        txn.commit_with(durability)?;
         apply(&mut self.balances, self.writer, self.count - 1);
         Ok(())
     }
@@ -159,7 +168,9 @@ fn victim(dir: &Path) -> String {
         .truncate(false)
         .open(dir.join("notes"))
         .expect("the notes can be opened");
-    let db = match options().open(dir.join("db")) {
+    let mode = std::env::var(MODE).map_or(0, |mode| mode.parse().expect("a number"));
+    let durability: [Durability; WRITERS as usize] = MODES[mode];
+    let db = match options(durability[0]).open(dir.join("db")) {
         Ok(db) => db,
         Err(error) => return format!("opening: {error}"),
     };
@@ -182,13 +193,14 @@ fn victim(dir: &Path) -> String {
             .into_iter()
             .map(|mut ledger| {
                 let (db, notes) = (&db, &notes);
+                let durability = durability[ledger.writer as usize];
                 scope.spawn(move || {
                     loop {
                         // A commit that was not noted before the kill counts as noted from now on.
                         notes
                             .write_all_at(&ledger.count.to_le_bytes(), ledger.writer * 8)
                             .expect("the note can be written");
-                        if let Err(error) = ledger.transfer(db) {
+                        if let Err(error) = ledger.transfer(db, durability) {
                             return error.to_string();
                         }
                     }
@@ -233,6 +245,7 @@ fn every_noted_commit_survives_the_kill() {
                 "--nocapture",
             ])
             .env(DIR, dir.path())
+            .env(MODE, (kill / 2 % MODES.len() as u64).to_string())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -266,7 +279,9 @@ fn every_noted_commit_survives_the_kill() {
     }
     // In the end a process that lives.
     let notes = File::open(&notes).unwrap();
-    let db = options().open(dir.path().join("db")).unwrap();
+    let db = options(Durability::None)
+        .open(dir.path().join("db"))
+        .unwrap();
     let mut total = 0;
     for writer in 0..WRITERS {
         let ledger = Ledger::recover(&db, writer, noted(&notes, writer)).unwrap();
