@@ -87,7 +87,7 @@ fn what_others_do_better_comes_first_and_is_complete() {
         single[5].starts_with("297,000/s; psitri-direct "),
         "{single:?}"
     );
-    assert_eq!(single[6], "none");
+    assert_eq!(single[6..], ["none", "3 : 3"]);
     for row in &lost {
         assert_ne!(row[3], "model", "a check of the harness is no competitor");
         assert_ne!(row[3], "psitri-direct", "ours is no other");
@@ -138,7 +138,26 @@ fn what_others_do_better_comes_first_and_is_complete() {
             .any(|row| row[3] == "sqlite" && row[5].ends_with("(psitri-sqlite)")),
         "{won:?}"
     );
+    let even = rows(
+        &markdown,
+        "## Where the runs do not say\n\n### Throughput, time, size\n",
+    );
+    assert!(!even.is_empty());
+    for row in &even {
+        let says =
+            ratio(row[0]) == 1.0 || row[0].ends_with("× ours") || row[0].ends_with("× theirs");
+        assert!(says, "{row:?}");
+        let same = |other: &&Vec<&str>| other[1..3] == row[1..3];
+        assert!(
+            !lost.iter().chain(&won).any(|other| same(&other)),
+            "{row:?}"
+        );
+    }
     let counts = between(&html, "class=\"counts\"", "</div>");
+    assert!(
+        counts.contains(&format!("<strong>{}</strong>", even.len())),
+        "{counts}"
+    );
     assert!(
         counts.contains(&format!("<strong>{}</strong>", lost.len())),
         "{counts}"
@@ -188,7 +207,7 @@ fn an_engine_of_weaker_durability_is_shown_and_compared_with_nobody() {
     let label = "bf-tree (weaker durability)";
     let case = between(&html, "<article id=\"bank-100k-batch-1\">", "</article>");
     assert!(case.contains(label));
-    for section in ["id=\"others-faster\"", "id=\"ours-faster\""] {
+    for section in ["id=\"others-faster\"", "id=\"even\"", "id=\"ours-faster\""] {
         let section = between(&html, section, "</section>");
         assert!(!section.contains("bf-tree"), "{section}");
     }

@@ -76,15 +76,54 @@ pub struct Verdict<'r> {
     pub ratio: f64,
     /// How many others are better than ours.
     pub better_others: usize,
-    /// The runs of both do not all lie apart.
+    /// The runs of both do not all lie apart: which one is better, they do not say.
     pub overlap: bool,
+    /// Runs of the other and of ours.
+    pub runs: [usize; 2],
     /// The best median of our other ways to commit.
     pub sibling: Option<(&'r str, f64)>,
     /// Where a power failure may cost the best other its database: the best of those that keep theirs, and its ratio.
     pub keeper: Option<(&'r str, f64)>,
 }
 
+/// What a verdict says of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Behind,
+    /// Within the spread of the runs.
+    Even,
+    First,
+}
+
 impl Verdict<'_> {
+    pub fn standing(&self) -> Standing {
+        if self.overlap {
+            Standing::Even
+        } else if self.ratio > 1.0 {
+            Standing::Behind
+        } else {
+            Standing::First
+        }
+    }
+
+    /// How many times better the better one is, and which one if that is not plain from the list it stands in.
+    pub fn ratio_words(&self) -> String {
+        let ahead = self.ratio <= 1.0;
+        let times = format::times(if ahead { 1.0 / self.ratio } else { self.ratio });
+        match self.standing() {
+            Standing::Even if self.ratio == 1.0 => times,
+            Standing::Even if ahead => format!("{times} ours"),
+            Standing::Even => format!("{times} theirs"),
+            Standing::Behind | Standing::First => times,
+        }
+    }
+
+    /// The runs of the other and of ours.
+    pub fn runs_words(&self) -> String {
+        let [theirs, ours] = self.runs;
+        format!("{theirs} : {ours}")
+    }
+
     /// What is said of the best that a power failure does not cost its database, if that is not the best of all.
     pub fn keeper_words(&self) -> Option<String> {
         let (keeper, ratio) = self.keeper?;
@@ -245,6 +284,7 @@ impl<'r> Comparison<'r> {
             ratio,
             better_others: others.iter().filter(|(_, ratio)| *ratio > 1.0).count(),
             overlap: theirs.min <= own.max && own.min <= theirs.max,
+            runs: [theirs.runs, own.runs],
             sibling,
             keeper,
         })
@@ -261,24 +301,21 @@ impl<'r> Comparison<'r> {
     }
 }
 
-/// The figures in which another engine is better, worst first.
-pub fn lost<'a, 'r>(verdicts: &'a [Verdict<'r>], rank: Rank) -> Vec<&'a Verdict<'r>> {
-    let mut lost: Vec<_> = verdicts
+/// The figures that say so of ours: those of which the most is to be seen first, be it a lead of the others or of ours.
+pub fn standing<'a, 'r>(
+    verdicts: &'a [Verdict<'r>],
+    rank: Rank,
+    standing: Standing,
+) -> Vec<&'a Verdict<'r>> {
+    let mut those: Vec<_> = verdicts
         .iter()
-        .filter(|verdict| verdict.name.kind().rank == rank && verdict.ratio > 1.0)
+        .filter(|verdict| verdict.name.kind().rank == rank && verdict.standing() == standing)
         .collect();
-    lost.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
-    lost
-}
-
-/// The figures in which ours is the best or as good, the largest lead first.
-pub fn won<'a, 'r>(verdicts: &'a [Verdict<'r>], rank: Rank) -> Vec<&'a Verdict<'r>> {
-    let mut won: Vec<_> = verdicts
-        .iter()
-        .filter(|verdict| verdict.name.kind().rank == rank && verdict.ratio <= 1.0)
-        .collect();
-    won.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
-    won
+    those.sort_by(|a, b| match standing {
+        Standing::First => a.ratio.total_cmp(&b.ratio),
+        Standing::Behind | Standing::Even => b.ratio.total_cmp(&a.ratio),
+    });
+    those
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The report as Markdown, with its charts as files beside it.
 use super::cards::{self, Card};
 use super::chart;
-use super::compare::{Comparison, OURS, Verdict, lost, won};
+use super::compare::{Comparison, OURS, Standing, Verdict, standing};
 use super::figures::{LATENCIES, Name, RANKS, Unit};
 use super::status::{self, Status};
 use super::{
@@ -30,6 +30,7 @@ pub fn write(report: &Compared<'_>) -> (String, Vec<(String, String)>) {
         document.paragraph(overview::RISKY);
     }
     document.losses(report);
+    document.even(report);
     document.wins(report);
     for page in sections::PAGES {
         let of_page: Vec<_> = report
@@ -147,21 +148,12 @@ impl Document {
             "theirs",
             "ours",
             "durability",
+            "runs, theirs : ours",
         ];
         self.table(
             &headings,
             verdicts.iter().map(|verdict| {
                 let unit = verdict.name.kind().unit;
-                let ratio = if verdict.ratio > 1.0 {
-                    verdict.ratio
-                } else {
-                    1.0 / verdict.ratio
-                };
-                let overlap = if verdict.overlap {
-                    " (runs overlap)"
-                } else {
-                    ""
-                };
                 let mut other = report.palette.label(verdict.other);
                 if let Some(words) = verdict.keeper_words() {
                     other = format!("{other}; {words}");
@@ -174,13 +166,14 @@ impl Document {
                     ours = format!("{ours}; {sibling} {}", format::text(unit, median));
                 }
                 vec![
-                    format!("{}{overlap}", format::times(ratio)),
+                    verdict.ratio_words(),
                     verdict.case.title.clone(),
                     verdict.name.words(),
                     other,
                     format::text(unit, verdict.others_median),
                     ours,
                     verdict.durability.clone(),
+                    verdict.runs_words(),
                 ]
             }),
         );
@@ -200,7 +193,17 @@ impl Document {
         }
         for (rank, title) in RANKS {
             self.heading(3, title);
-            self.verdicts(report, &lost(&report.verdicts, rank));
+            let behind = standing(&report.verdicts, rank, Standing::Behind);
+            self.verdicts(report, &behind);
+        }
+    }
+
+    fn even(&mut self, report: &Compared<'_>) {
+        self.heading(2, "Where the runs do not say");
+        for (rank, title) in RANKS {
+            self.heading(3, title);
+            let even = standing(&report.verdicts, rank, Standing::Even);
+            self.verdicts(report, &even);
         }
     }
 
@@ -208,7 +211,8 @@ impl Document {
         self.heading(2, "Where ours is first");
         for (rank, title) in RANKS {
             self.heading(3, title);
-            self.verdicts(report, &won(&report.verdicts, rank));
+            let first = standing(&report.verdicts, rank, Standing::First);
+            self.verdicts(report, &first);
         }
     }
 

@@ -20,7 +20,7 @@ mod sweep;
 use crate::suite::results::{Case, Results, SuiteInfo};
 use anyhow::{Context, Result};
 use clap::Args;
-use compare::{Comparison, Verdict};
+use compare::{Comparison, Standing, Verdict};
 use figures::Rank;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use palette::Palette;
@@ -109,6 +109,7 @@ impl<'r> Compared<'r> {
                     (self.header(info))
                     main {
                         (overview::losses(info, &self.comparisons, &self.verdicts, &self.palette))
+                        (overview::even(&self.verdicts, &self.palette))
                         (overview::wins(&self.verdicts, &self.palette))
                         @for page in sections::PAGES { (sections::section(page, &self.comparisons, &self.palette)) }
                         (overview::validation(self.results, &self.comparisons, &self.palette))
@@ -122,10 +123,8 @@ impl<'r> Compared<'r> {
     }
 
     fn header(&self, info: &SuiteInfo) -> Markup {
-        let (behind, ahead) = (
-            compare::lost(&self.verdicts, Rank::Primary).len(),
-            compare::won(&self.verdicts, Rank::Primary).len(),
-        );
+        let [behind, even, ahead] = [Standing::Behind, Standing::Even, Standing::First]
+            .map(|standing| compare::standing(&self.verdicts, Rank::Primary, standing).len());
         let shown = |page: &crate::suite::results::Page| {
             self.comparisons
                 .iter()
@@ -139,6 +138,7 @@ impl<'r> Compared<'r> {
                 }
                 div.counts {
                     a.count href="#others-faster" { strong { (behind) } " figures where another is faster or smaller" }
+                    a.count href="#even" { strong { (even) } " where the runs do not say" }
                     a.count href="#ours-faster" { strong { (ahead) } " figures where none is" }
                 }
                 nav {

@@ -1,7 +1,7 @@
 //! What stands before the charts and after them: where others are faster, where ours is, what the runs were checked for, and on what and
 //! how they were made.
 use super::command;
-use super::compare::{Comparison, Verdict, lost, won};
+use super::compare::{Comparison, Standing, Verdict, standing};
 use super::figures::{RANKS, Rank};
 use super::format;
 use super::palette::{self, Palette};
@@ -19,7 +19,7 @@ pub fn losses(
     verdicts: &[Verdict<'_>],
     palette: &Palette,
 ) -> Markup {
-    let lost = |rank: Rank| lost(verdicts, rank);
+    let lost = |rank: Rank| standing(verdicts, rank, Standing::Behind);
     let missing: Vec<_> = comparisons
         .iter()
         .filter(|comparison| comparison.ours_is_missing())
@@ -29,7 +29,8 @@ pub fn losses(
             h2 { "Where others are faster" }
             @if has_risky(info) { p.about { (RISKY) } }
             p.about {
-                "Every figure in which the median of another engine is better than ours, the worst first. "
+                "Every figure in which all runs of another engine are better than ours, the worst first. "
+                "Beside each ratio stands the number of runs, theirs and ours. "
                 "Throughput, time and size first, then latency, memory and processor time, then what comes before and after the work."
             }
             @if !missing.is_empty() {
@@ -84,15 +85,9 @@ fn verdict_table(rows: &[&Verdict<'_>], class: &str, palette: &Palette) -> Marku
 
 fn verdict_row(verdict: &Verdict<'_>, palette: &Palette) -> Markup {
     let unit = verdict.name.kind().unit;
-    // How many times better the better one is.
-    let ratio = if verdict.ratio > 1.0 {
-        verdict.ratio
-    } else {
-        1.0 / verdict.ratio
-    };
     html! {
         tr {
-            td.figure.factor { (format::times(ratio)) @if verdict.overlap { br; small { "runs overlap" } } }
+            td.figure.factor { (verdict.ratio_words()) br; small { (verdict.runs_words()) } }
             td { a href=(format!("#{}", verdict.case.id)) { (verdict.case.title) } br; small { (verdict.name.words()) } }
             td { (palette.label(verdict.other)) @if verdict.better_others > 1 { br; small { "and " (verdict.better_others - 1) " more" } }
                 @if let Some(words) = verdict.keeper_words() { br; small { (words) } } }
@@ -107,10 +102,34 @@ fn verdict_row(verdict: &Verdict<'_>, palette: &Palette) -> Markup {
     }
 }
 
+pub fn even(verdicts: &[Verdict<'_>], palette: &Palette) -> Markup {
+    let even = RANKS.map(|(rank, title)| (title, standing(verdicts, rank, Standing::Even)));
+    html! {
+        section #even {
+            h2 { "Where the runs do not say" }
+            p.about {
+                "Figures in which the runs of the best other engine and ours overlap, with whose median is better. What was run once has no spread to be within."
+            }
+            @if even.iter().all(|(_, rows)| rows.is_empty()) { p.empty { "None." } }
+            @for (title, rows) in &even {
+                @if !rows.is_empty() {
+                    details { summary { (title) ": " (rows.len()) " figures" } (verdict_table(rows, "even", palette)) }
+                }
+            }
+        }
+    }
+}
+
 pub fn wins(verdicts: &[Verdict<'_>], palette: &Palette) -> Markup {
     let share = |rank: Rank| {
-        let won = won(verdicts, rank).len();
-        format!("{won} of {}", won + lost(verdicts, rank).len())
+        let [won, of] = [Some(Standing::First), None].map(|wanted| {
+            let counts = |verdict: &&Verdict<'_>| {
+                verdict.name.kind().rank == rank
+                    && wanted.is_none_or(|wanted| verdict.standing() == wanted)
+            };
+            verdicts.iter().filter(counts).count()
+        });
+        format!("{won} of {of}")
     };
     html! {
         section #ours-faster {
@@ -120,7 +139,7 @@ pub fn wins(verdicts: &[Verdict<'_>], palette: &Palette) -> Markup {
                 strong { (share(Rank::Secondary)) } " of latency, memory and processor time, no other engine is better. The ratio is to the best other."
             }
             @for (rank, title) in RANKS {
-                @let won = won(verdicts, rank);
+                @let won = standing(verdicts, rank, Standing::First);
                 @if !won.is_empty() {
                     details { summary { (title) ": " (won.len()) " figures" } (verdict_table(&won, "ours-first", palette)) }
                 }

@@ -271,8 +271,9 @@ fn bank(profile: Profile, cases: &mut Cases<'_>) {
 }
 
 fn upsert(profile: Profile, cases: &mut Cases<'_>) {
-    let rounds = profile.pick([2, 5, 200]);
-    let items = profile.pick([50_000, 200_000, 1_000_000]);
+    // But for the quick profile, many times what a write buffer holds: what merging costs is in the rounds.
+    let rounds = profile.pick([2, 10, 200]);
+    let items = profile.pick([50_000, 400_000, 1_000_000]);
     cases.add(
         Page::Upsert,
         "upsert",
@@ -401,7 +402,7 @@ fn sql(profile: Profile, cases: &mut Cases<'_>, sql_engines: &[String]) {
 fn tides(profile: Profile, cases: &mut Cases<'_>) {
     let scale = match profile {
         Profile::Quick => 0.002,
-        Profile::Standard => 0.05,
+        Profile::Standard => 0.1,
         Profile::Full => 1.0,
     };
     for (name, arguments) in tides::cases(scale) {

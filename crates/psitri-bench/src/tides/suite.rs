@@ -1,15 +1,21 @@
 //! The runs of the original tool's comparison script, by the names they have there.
 //!
 //! Eight threads, no flush of commits, keys of 16 and values of 100 bytes unless the name says otherwise; a cache of blocks and a write
-//! buffer of 64 MiB each, which are the tool's own. What the script calls random is the pattern `random32`: the published runs are older
+//! buffer of 64 MiB each, which are the tool's own. Where there are fewer operations, both are smaller by as much, or a run that is meant
+//! to flush and merge would end in its first buffer. What the script calls random is the pattern `random32`: the published runs are older
 //! than the one in which keys collide.
 //!
 //! Three runs are added: puts and gets in an order that is random, and puts of values that can be compressed, with compression.
 
+/// Of the cache and of the write buffer, with as many operations as published.
+const CACHE_MIB: u64 = 64;
+
 const COMPRESSED: &str = "write_random_compressed_10M_t8_b1000";
 
-/// Name and arguments of each run. `scale` shrinks the number of operations: 0.01 makes ten million a hundred thousand.
+/// Name and arguments of each run. `scale` shrinks the number of operations, the cache and the write buffer: 0.01 makes ten million a
+/// hundred thousand. Neither cache nor buffer is smaller than a mebibyte.
 pub fn cases(scale: f64) -> Vec<(String, Vec<String>)> {
+    let cache_mib = ((CACHE_MIB as f64 * scale) as u64).max(1);
     let mut cases = Vec::new();
     let mut add =
         |name: &str, workload: &str, pattern: &str, operations: u64, more: &[(&str, u64)]| {
@@ -25,8 +31,8 @@ pub fn cases(scale: f64) -> Vec<(String, Vec<String>)> {
                 format!("--pattern={pattern}"),
                 format!("--operations={operations}"),
                 "--threads=8".to_owned(),
-                "--cache-mib=64".to_owned(),
-                "--write-buffer-mib=64".to_owned(),
+                format!("--cache-mib={cache_mib}"),
+                format!("--write-buffer-mib={cache_mib}"),
             ];
             arguments.extend(
                 more.iter()
@@ -171,6 +177,18 @@ mod tests {
                 .config;
             assert_eq!((&config.test_name, config.threads), (name, 8));
             assert!(config.operations <= 50_000);
+        }
+    }
+
+    #[test]
+    fn caches_shrink_with_the_operations() {
+        for (scale, mib) in [(1.0, 64), (0.1, 6), (0.001, 1)] {
+            for (name, arguments) in cases(scale) {
+                for option in ["cache", "write-buffer"] {
+                    let expected = format!("--{option}-mib={mib}");
+                    assert!(arguments.contains(&expected), "{name}: {expected}");
+                }
+            }
         }
     }
 }
