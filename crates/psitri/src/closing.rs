@@ -66,8 +66,11 @@ impl Engine {
         {
             // (1).
             self.flush_promised()?;
-            // A merge that is at work is waited for anyway, when the threads are stopped. What it fails to merge stays in the log.
-            if self.states.current().frozen_bytes() < 2 * self.options.buffer_bytes as u64 {
+            // A merge that is at work is waited for anyway, when the threads are stopped. And where the log is longer than may be left, what is frozen
+            // is merged in any case, and may be what makes it so. What is not merged for a failure stays in the log.
+            let is_little =
+                self.states.current().frozen_bytes() < 2 * self.options.buffer_bytes as u64;
+            if is_little || log.live_segments() > REPLAYED_SEGMENTS_MAX {
                 let _ = self.drain_frozen();
             }
             // What the opening replayed is to be merged in any case.
@@ -165,6 +168,7 @@ impl Engine {
             false => 0,
         };
         let kept = self.kept_bytes(log).saturating_sub(let_go_of);
+        let kept_from = log.appended_lsn() - kept;
         let state = self.states.current();
         // All of them would be read at the next opening, however little of the log they are.
         let has_large_values =
@@ -179,7 +183,7 @@ impl Engine {
             .map(|buffer| live_bytes(buffer))
             .sum();
         !has_large_values
-            && log.live_segments() <= REPLAYED_SEGMENTS_MAX
+            && log.live_segments_from(kept_from) <= REPLAYED_SEGMENTS_MAX
             && kept <= LEFT_LOG_MAX * live
     }
 

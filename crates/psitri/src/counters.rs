@@ -60,6 +60,11 @@ impl Activity {
         Busy(self)
     }
 
+    /// Whether one is at work.
+    pub fn is_busy(&self) -> bool {
+        self.since.lock().is_some()
+    }
+
     /// For how long the one at work has been at it; zero if there is none.
     pub fn now_us(&self) -> u64 {
         (*self.since.lock()).map_or(0, |since| since.elapsed().as_micros() as u64)

@@ -70,8 +70,10 @@ impl Engine {
                 });
             }
             signals.merge_wanted = true;
+            signals.draining += 1;
             self.signals.work.notify_all();
             self.signals.done.wait_for(&mut signals, DRAIN_POLL);
+            signals.draining -= 1;
         }
     }
 

@@ -82,6 +82,8 @@ pub(crate) struct SignalState {
     pub checkpoint_wanted: bool,
     /// Set with every notification of `work` that is for the merge thread.
     pub merge_wanted: bool,
+    /// Threads that wait for a merge, though there may be room for more buffers.
+    pub draining: usize,
     /// Why the last merge or checkpoint failed; cleared by the next that succeeds.
     pub failure: Option<String>,
     /// Counts attempts of the merge thread, successful or not.

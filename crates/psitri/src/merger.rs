@@ -5,7 +5,8 @@
 //! transactions use [`merge_buffer`] in their own thread, for keyspaces whose write lock they hold.
 //!
 //! # Invariants
-//! (1) Generations are merged oldest first, in each keyspace; several that wait are folded into one merge.
+//! (1) Generations are merged oldest first, in each keyspace; several that wait are folded into one merge. A merge that would write several times
+//!     what it merges waits for more of them, while they come quickly and nobody waits for it.
 //! (2) A keyspace's buffer is merged only when no open transaction can write to it, and when all its commits are visible.
 //! (3) A merge that fails publishes nothing, gives its pages back and is tried again.
 //! (4) A long merge is published slice by slice, so that the space of what it replaced can be used again while it goes on. The buffers
@@ -107,7 +108,7 @@ pub(crate) fn run(engine: &Engine) {
             engine.report_slow_readers();
         }
         let written = engine.pager.written_total();
-        let result = merge_all(engine);
+        let result = merge_all(engine, &watch);
         if let Ok(expected @ 1..) = result {
             watch.note_merge(engine.pager.written_total() - written, expected);
         }
@@ -181,10 +182,11 @@ fn next_fold(state: &State) -> Option<Fold> {
 }
 
 /// Merges every frozen generation as far as open transactions allow. Returns how many bytes that may have written at most, about.
-pub(crate) fn merge_all(engine: &Engine) -> Result<u64> {
+fn merge_all(engine: &Engine, watch: &Watch) -> Result<u64> {
     let mut expected = 0;
     // Whoever closes has decided what is to be merged.
     while !engine.signals.lock.lock().stopping {
+        watch.gather(engine);
         // Not bound to a name: what it pins would keep memory from being freed while merging.
         let fold = next_fold(&engine.states.current());
         let Some(fold) = fold else {

@@ -168,10 +168,19 @@ impl Engine {
     /// How much free space stays in the file after a checkpoint, where so much was written since the one before.
     fn free_bytes_max(&self, written_bytes: u64) -> u64 {
         let held = self.pager.held();
-        // What readers hold comes on top.
-        self.used_slack_bytes(&held)
+        let room = self
+            .used_slack_bytes(&held)
             .max(written_bytes.min(SMALL_SLACK_BYTES))
-            .saturating_sub(held.page_end_bytes() + held.awaiting_bytes)
+            .saturating_sub(held.page_end_bytes());
+        // What a merge lets die until a checkpoint, and the slice after that, is free after it, and the next slices are written there. However empty
+        // the pages are it takes that room; holes in it would be filled again at once.
+        let turnover = match self.counters.merging.is_busy() {
+            true => self.awaiting_bytes_max(&held) / SLICE_PARTS * (SLICE_PARTS + 1),
+            false => 0,
+        };
+        // What readers hold comes on top.
+        room.max(turnover)
+            .saturating_sub(held.awaiting_bytes)
             .max(AWAITING_BYTES_MIN)
     }
 

@@ -1,5 +1,5 @@
 //! When the active buffer is merged although it is not full: after a while without commits, where it is read in order again and again, and where its
-//! log is long for what is in it.
+//! log is long for what is in it. And when full ones are not merged yet: while others are about to join them.
 //!
 //! # Thread safety
 //! Plain data of the merge thread.
@@ -37,6 +37,13 @@ const MERGE_BYTES_LEAST: u64 = 1 << 20;
 /// A merge that costs no more is begun beside writers, too. A longer one takes a processor from them and from the readers, who join three sources
 /// meanwhile.
 const MERGE_BYTES_SHORT: u64 = 4 << 20;
+/// Buffers whose merge would write more than so many times what they take wait for others: a merge of entries all over a large tree writes all of
+/// it, for one buffer or for four.
+const GATHER_WRITES_MIN: u64 = 2;
+/// The next one is waited for as long as this share of the merge takes, at 0.5 GB/s, and no longer than that.
+const GATHER_SHARE: u64 = 4;
+const GATHER_BYTES_PER_MS: u64 = 500_000;
+const GATHER_MAX: Duration = Duration::from_millis(200);
 /// The least that an entry takes in a buffer, roughly: key, value, version, and its share of the radix tree and the directory.
 const ENTRY_BYTES_LEAST: u64 = 128;
 
@@ -80,6 +87,34 @@ impl Watch {
     /// A merge wrote so many bytes and might have written up to `expected`, which is not 0.
     pub fn note_merge(&mut self, written: u64, expected: u64) {
         self.share = Share::of(written, expected);
+    }
+
+    /// Waits for buffers to be merged with those that are frozen, if that is worth it: while they come quickly, there is room for them, and
+    /// nobody waits for the merge.
+    pub fn gather(&self, engine: &Engine) {
+        let (mut known, mut since) = (0, Instant::now());
+        let mut signals = engine.signals.lock.lock();
+        loop {
+            // Under the lock that whoever freezes a buffer notifies this thread under.
+            let (count, bytes) = {
+                let state = engine.states.current();
+                (frozen_count(&state), state.frozen_bytes())
+            };
+            if count > known {
+                (known, since) = (count, Instant::now());
+            }
+            let has_room = (1..engine.options.frozen_buffers).contains(&count);
+            let is_hurried = signals.stopping || signals.draining > 0 || signals.failure.is_some();
+            if !has_room || is_hurried {
+                return;
+            }
+            let merge = self.share.cost(merge_bytes_of(engine, bytes));
+            let left = patience(bytes, merge).saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            engine.signals.work.wait_for(&mut signals, left);
+        }
     }
 
     /// Looks at the active buffer, and freezes it if that is worth it. True if nothing was written for so long that the database is to come to rest.
@@ -131,6 +166,14 @@ impl Watch {
     }
 }
 
+/// How long the merge of buffers of so many bytes, which writes so many, waits for the next one.
+fn patience(bytes: u64, merge: u64) -> Duration {
+    if merge <= GATHER_WRITES_MIN * bytes {
+        return Duration::ZERO;
+    }
+    Duration::from_millis(merge / GATHER_SHARE / GATHER_BYTES_PER_MS).min(GATHER_MAX)
+}
+
 /// (1)
 fn may_freeze(engine: &Engine) -> bool {
     frozen_count(&engine.states.current()) < engine.options.frozen_buffers
@@ -169,5 +212,24 @@ impl Share {
     /// What a merge costs that may write `bytes`.
     fn cost(self, bytes: u64) -> u64 {
         (bytes / 256 * self.of_256).max(MERGE_BYTES_LEAST)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merges_that_write_much_more_than_they_take_wait_for_others() {
+        const MIB: u64 = 1 << 20;
+        // A tree that is small beside the buffer, and a queue, of which little is written again.
+        assert_eq!(patience(64 * MIB, 100 * MIB), Duration::ZERO);
+        assert_eq!(patience(64 * MIB, 70 * MIB), Duration::ZERO);
+        // One buffer in a large tree, and the same merge of so many that it pays.
+        assert_eq!(patience(64 * MIB, 1_000 * MIB), GATHER_MAX);
+        assert_eq!(patience(512 * MIB, 1_000 * MIB), Duration::ZERO);
+        // A merge of 40 ms is not put off by more than 10.
+        let short = patience(MIB, 20 * MIB);
+        assert!((9..=11).contains(&short.as_millis()), "{short:?}");
     }
 }

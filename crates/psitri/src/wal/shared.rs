@@ -384,6 +384,15 @@ impl WalShared {
         self.table.lock().live.len()
     }
 
+    /// Those of them that have anything from `lsn` on.
+    #[must_use]
+    pub fn live_segments_from(&self, lsn: u64) -> usize {
+        let table = self.table.lock();
+        let starts = table.live.iter().skip(1).map(|segment| segment.start_lsn);
+        let passed = starts.take_while(|&start| start <= lsn).count();
+        table.live.len() - passed
+    }
+
     /// Number of files kept for segments to come.
     #[must_use]
     pub fn spare_segments(&self) -> usize {

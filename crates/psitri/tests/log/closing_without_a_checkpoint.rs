@@ -559,3 +559,53 @@ fn and_space_that_merges_left_is_given_back() {
         assert!(in_file < most, "{in_file} bytes for {content}");
     }
 }
+
+/// A log that is too long to be left, for what is frozen and what is merged already: that is let go of, and the active buffer stays in it.
+#[test]
+fn of_a_long_log_what_was_written_last_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = || {
+        options(Durability::None)
+            .buffer_bytes(1 << 20)
+            .wal_segment_bytes(64 << 10)
+            .checkpoint_bytes(1 << 30)
+    };
+    let db = options().open(dir.path()).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    let put = |n: u32| {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, &key(n), &[n as u8; 200]).unwrap();
+        txn.commit().unwrap();
+    };
+    let mut count = 0;
+    // A long log, and an active buffer that is neither empty nor full.
+    loop {
+        put(count);
+        count += 1;
+        let stats = db.stats().unwrap();
+        let is_part_full =
+            (stats.buffer_bytes_max / 4..stats.buffer_bytes_max / 2).contains(&stats.buffer_bytes);
+        if stats.wal_appended_bytes > 4 << 20 && is_part_full {
+            break;
+        }
+    }
+    drop(keyspace);
+    db.close().unwrap();
+    let log = allocated(dir.path(), "log-");
+    assert!(log < 24 * (64 << 10), "{log} bytes of log");
+
+    let db = options().open(dir.path()).unwrap();
+    let stats = db.stats().unwrap();
+    assert!(
+        stats.wal_replay_bytes > 100 << 10 && stats.wal_replay_bytes < 1 << 20,
+        "{} bytes to be replayed",
+        stats.wal_replay_bytes
+    );
+    let keyspace = db.open_keyspace("entries").unwrap();
+    let snapshot = db.snapshot();
+    for n in 0..count {
+        let found = snapshot.get(&keyspace, &key(n)).unwrap();
+        assert_eq!(found, Some(&[n as u8; 200][..]), "{n}");
+    }
+    assert_eq!(snapshot.count(&keyspace, ..).unwrap(), u64::from(count));
+}
