@@ -16,6 +16,7 @@ use crate::{
     layers::CSN_NEWEST,
     merger::merge_bytes,
     options::Durability,
+    state::Generation,
     sync::Arc,
     wal::WalShared,
 };
@@ -67,17 +68,19 @@ impl Engine {
             // (1).
             self.flush_promised()?;
             // A merge that is at work is waited for anyway, when the threads are stopped. And where the log is longer than may be left, what is frozen
-            // is merged in any case, and may be what makes it so. What is not merged for a failure stays in the log.
+            // is merged in any case; the active buffer with it, if that is to be merged, too. What is not merged for a failure stays in the log.
             let is_little =
                 self.states.current().frozen_bytes() < 2 * self.options.buffer_bytes as u64;
-            if is_little || log.live_segments() > REPLAYED_SEGMENTS_MAX {
+            let is_long = log.live_segments() > REPLAYED_SEGMENTS_MAX;
+            if is_little || is_long && self.is_active_mostly_live(log) {
                 let _ = self.drain_frozen();
             }
             // What the opening replayed is to be merged in any case.
             if !self.is_merging_replayed() && self.is_log_mostly_live(log) {
+                let _closing = NoMerges::begin(self);
                 if (self.is_part_let_go_of(log) || self.is_space_left())
                     && let Err(error) = self.checkpoint(LogPart::Merged)
-                    && !is_harmless(&error)
+                    && !(is_harmless(&error) && log.live_segments() <= REPLAYED_SEGMENTS_MAX)
                 {
                     return Err(error);
                 }
@@ -168,23 +171,14 @@ impl Engine {
             false => 0,
         };
         let kept = self.kept_bytes(log).saturating_sub(let_go_of);
-        let kept_from = log.appended_lsn() - kept;
+        may_be_left(log, kept, &self.states.current().generations)
+    }
+
+    /// The same for a log that has nothing but the active buffer's entries.
+    fn is_active_mostly_live(&self, log: &WalShared) -> bool {
         let state = self.states.current();
-        // All of them would be read at the next opening, however little of the log they are.
-        let has_large_values =
-            (state.generations.iter()).any(|generation| !generation.large_values.lock().is_empty());
-        let live: u64 = (state.generations.iter())
-            .flat_map(|generation| {
-                generation
-                    .slots()
-                    .into_iter()
-                    .filter_map(|slot| generation.buffer(slot))
-            })
-            .map(|buffer| live_bytes(buffer))
-            .sum();
-        !has_large_values
-            && log.live_segments_from(kept_from) <= REPLAYED_SEGMENTS_MAX
-            && kept <= LEFT_LOG_MAX * live
+        let kept = logged_of(state.active(), log);
+        may_be_left(log, kept, &state.generations[..1])
     }
 
     /// Whether the active buffer is better replayed at the next opening than merged now.
@@ -202,6 +196,42 @@ impl Engine {
             && logged_of(active, log) <= REPLAYED_BYTES_MAX
             && merge_bytes(self, active) > CLOSE_WRITES_MAX * active.bytes_used()
     }
+}
+
+/// While it lives no merge begins.
+struct NoMerges<'e>(&'e Engine);
+
+impl NoMerges<'_> {
+    fn begin(engine: &Engine) -> NoMerges<'_> {
+        engine.signals.lock.lock().is_closing = true;
+        NoMerges(engine)
+    }
+}
+
+impl Drop for NoMerges<'_> {
+    fn drop(&mut self) {
+        self.0.signals.lock.lock().is_closing = false;
+    }
+}
+
+/// Whether `kept` bytes of log, with the entries of these generations, may be left.
+fn may_be_left(log: &WalShared, kept: u64, generations: &[Arc<Generation>]) -> bool {
+    // All of them would be read at the next opening, however little of the log they are.
+    let has_large_values =
+        (generations.iter()).any(|generation| !generation.large_values.lock().is_empty());
+    let live: u64 = (generations.iter())
+        .flat_map(|generation| {
+            generation
+                .slots()
+                .into_iter()
+                .filter_map(|slot| generation.buffer(slot))
+        })
+        .map(|buffer| live_bytes(buffer))
+        .sum();
+    let kept_from = log.appended_lsn().saturating_sub(kept);
+    !has_large_values
+        && log.live_segments_from(kept_from) <= REPLAYED_SEGMENTS_MAX
+        && kept <= LEFT_LOG_MAX * live
 }
 
 /// About how many bytes of log the entries of a buffer would need: those of its first and last ones, times as many as there are.

@@ -84,6 +84,8 @@ pub(crate) struct SignalState {
     pub merge_wanted: bool,
     /// Threads that wait for a merge, though there may be room for more buffers.
     pub draining: usize,
+    /// The database is being closed, and what is not merged stays in the log.
+    pub is_closing: bool,
     /// Why the last merge or checkpoint failed; cleared by the next that succeeds.
     pub failure: Option<String>,
     /// Counts attempts of the merge thread, successful or not.
@@ -490,9 +492,12 @@ pub(crate) enum EngineKind {
 }
 
 /// Frozen generations that the merge can take up.
+pub(crate) fn ready(state: &State) -> impl Iterator<Item = &Arc<Generation>> {
+    let frozen = state.generations[1..].iter();
+    frozen.filter(|generation| !generation.blocked.load(Ordering::Relaxed))
+}
+
+/// How many of them there are.
 pub(crate) fn frozen_count(state: &State) -> usize {
-    state.generations[1..]
-        .iter()
-        .filter(|g| !g.blocked.load(Ordering::Relaxed))
-        .count()
+    ready(state).count()
 }

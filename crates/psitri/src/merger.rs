@@ -70,6 +70,8 @@ pub(crate) fn run(engine: &Engine) {
     let mut watch = Watch::new();
     // Without a log thread.
     let mut monitor = engine.in_memory.then(|| Monitor::new(engine));
+    // There may be more to merge.
+    let mut is_more = false;
     loop {
         if let Some(monitor) = &mut monitor {
             monitor.tick();
@@ -82,7 +84,7 @@ pub(crate) fn run(engine: &Engine) {
             // What is left after a round waits for a transaction, which wakes this thread at its end.
             if signals.failure.is_some() {
                 engine.signals.work.wait_for(&mut signals, RETRY);
-            } else if !signals.merge_wanted {
+            } else if !signals.merge_wanted && !is_more {
                 let pause = watch.pause(engine);
                 engine.signals.work.wait_for(&mut signals, pause);
             }
@@ -107,11 +109,9 @@ pub(crate) fn run(engine: &Engine) {
         } else if engine.has_old_readers_beside() {
             engine.report_slow_readers();
         }
-        let written = engine.pager.written_total();
-        let result = merge_all(engine, &watch);
-        if let Ok(expected @ 1..) = result {
-            watch.note_merge(engine.pager.written_total() - written, expected);
-        }
+        watch.gather(engine);
+        let result = merge_next(engine, &mut watch);
+        is_more = matches!(result, Ok(true));
         engine.checkpoint_what_was_replayed();
         note(engine, result.map(drop));
     }
@@ -181,25 +181,30 @@ fn next_fold(state: &State) -> Option<Fold> {
     fold
 }
 
-/// Merges every frozen generation as far as open transactions allow. Returns how many bytes that may have written at most, about.
-fn merge_all(engine: &Engine, watch: &Watch) -> Result<u64> {
-    let mut expected = 0;
+/// Merges the frozen generations that there are, as far as open transactions allow. False if there was nothing to merge.
+fn merge_next(engine: &Engine, watch: &mut Watch) -> Result<bool> {
     // Whoever closes has decided what is to be merged.
-    while !engine.signals.lock.lock().stopping {
-        watch.gather(engine);
-        // Not bound to a name: what it pins would keep memory from being freed while merging.
-        let fold = next_fold(&engine.states.current());
-        let Some(fold) = fold else {
-            retire_finished(engine);
-            return Ok(expected);
-        };
-        expected += merge_fold(engine, &fold)?;
-        note(engine, Ok(()));
-        if engine.is_checkpoint_due() {
-            engine.signals.work.notify_all();
-        }
+    let is_over = {
+        let signals = engine.signals.lock.lock();
+        signals.stopping || signals.is_closing
+    };
+    if is_over || engine.is_poisoned() {
+        return Ok(false);
     }
-    Ok(expected)
+    // Not bound to a name: what it pins would keep memory from being freed while merging.
+    let fold = next_fold(&engine.states.current());
+    let Some(fold) = fold else {
+        retire_finished(engine);
+        return Ok(false);
+    };
+    let written = engine.pager.written_total();
+    if let expected @ 1.. = merge_fold(engine, &fold)? {
+        watch.note_merge(engine.pager.written_total() - written, expected);
+    }
+    if engine.is_checkpoint_due() {
+        engine.signals.work.notify_all();
+    }
+    Ok(true)
 }
 
 /// Lets go of frozen generations that are finished without a merge: their keyspaces were dropped.
@@ -327,7 +332,7 @@ fn merge_time(core: &crate::keyspace::KeyspaceCore, now: u64) -> u64 {
     }
 }
 
-/// Returns what `merge_all` does.
+/// Returns how many bytes it may have written at most, about.
 fn merge_fold(engine: &Engine, fold: &Fold) -> Result<u64> {
     let start = Instant::now();
     let busy = engine.counters.merging.begin();
@@ -386,8 +391,8 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<u64> {
     let entries = merged.entries;
     let expected = merge_bytes_of(engine, merged.bytes);
     publish(engine, fold, merged);
-    drop(busy);
     engine.wait_for_space();
+    drop(busy);
     let took = start.elapsed();
     engine.tell(|| Event::Merged { entries, took });
     Ok(expected)

@@ -202,7 +202,8 @@ impl Options {
     /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default 4.
     ///
     /// Those that wait are merged together: where writes are scattered over a tree much larger than a buffer, a merge rewrites much of the
-    /// tree, and more buffers mean fewer merges. They are filled only when merges fall behind.
+    /// tree, and more buffers mean fewer merges. They are filled when merges fall behind, and while a merge that would rewrite much waits for more, for 200 ms
+    /// each at most. After a kill all of them are replayed from the log.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -172,12 +172,16 @@ impl Engine {
             .used_slack_bytes(&held)
             .max(written_bytes.min(SMALL_SLACK_BYTES))
             .saturating_sub(held.page_end_bytes());
-        // What a merge lets die until a checkpoint, and the slice after that, is free after it, and the next slices are written there. However empty
-        // the pages are it takes that room; holes in it would be filled again at once.
+        // What a merge lets die until a checkpoint, and the slice after that, is free after it, and the next slices are written there: holes in it would
+        // be filled again at once. It may take what is not used of the slack otherwise.
         let turnover = match self.counters.merging.is_busy() {
             true => self.awaiting_bytes_max(&held) / SLICE_PARTS * (SLICE_PARTS + 1),
             false => 0,
         };
+        let turnover = turnover.min(
+            self.slack_bytes(held.live_bytes)
+                .saturating_sub(held.page_end_bytes()),
+        );
         // What readers hold comes on top.
         room.max(turnover)
             .saturating_sub(held.awaiting_bytes)

@@ -1,0 +1,100 @@
+//! Story: entries all over a tree that is large beside the write buffer are overwritten as fast as they come. A merge rewrites most of the tree
+//! whatever it merges, so it waits until as many buffers are full as there may be, and not for those that never come.
+#![cfg(not(loom))]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use psitri::{Database, Event, Keyspace, Options, WriteBatch};
+
+const ENTRIES: u32 = 60_000;
+const BUFFER_BYTES: u64 = 256 << 10;
+
+fn key(n: u32) -> [u8; 4] {
+    n.wrapping_mul(0x9e37_79b9).to_be_bytes()
+}
+
+/// Counts merges that ended.
+type Merged = Arc<AtomicU64>;
+
+fn load() -> (tempfile::TempDir, Database, Keyspace, Merged) {
+    let dir = tempfile::tempdir().unwrap();
+    let merged = Merged::default();
+    let counter = Arc::clone(&merged);
+    let db = Options::new()
+        .buffer_bytes(BUFFER_BYTES as usize)
+        .frozen_buffers(4)
+        .idle_flush(Duration::from_secs(3600))
+        .checkpoint_on_close(false)
+        .on_event(move |event| {
+            if matches!(event, Event::Merged { .. }) {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .open(dir.path())
+        .unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    let mut txn = db.begin_direct(&[&keyspace]).unwrap();
+    txn.ingest(&keyspace, (0..ENTRIES).map(|n| (key(n), [0; 400])))
+        .unwrap();
+    txn.commit().unwrap();
+    (dir, db, keyspace, merged)
+}
+
+/// Overwrites until so many bytes have been written to buffers.
+fn overwrite(db: &Database, keyspace: &Keyspace, bytes: u64) {
+    let mut n = 0u32;
+    for _ in 0..bytes / (100 * 400) {
+        let mut batch = WriteBatch::new();
+        for _ in 0..100 {
+            n = n.wrapping_add(7_919) % ENTRIES;
+            batch.upsert(keyspace, &key(n), &[1; 400]);
+        }
+        db.write(batch).unwrap();
+    }
+}
+
+/// How long a merge waits is of debug builds here. A machine that is busy may take longer over a buffer than that.
+#[test]
+#[cfg_attr(
+    not(debug_assertions),
+    ignore = "merges wait for less than a buffer takes"
+)]
+fn while_they_come_quickly() {
+    let folds = (0..3).map(|_| {
+        let (_dir, db, keyspace, _) = load();
+        let before = db.stats().unwrap();
+        overwrite(&db, &keyspace, 40 * BUFFER_BYTES);
+        let stats = db.stats().unwrap();
+        let merges = stats.merges - before.merges;
+        let buffers = (stats.merged_bytes - before.merged_bytes) / BUFFER_BYTES;
+        assert!(
+            merges > 0 && buffers >= 12,
+            "{merges} merges, {buffers} buffers"
+        );
+        buffers as f64 / merges as f64
+    });
+    let best = folds.fold(0.0, f64::max);
+    assert!(best >= 3.2, "at most {best} buffers a merge");
+}
+
+/// One buffer is merged soon, though the next never comes.
+#[test]
+fn but_not_for_ever() {
+    let (_dir, db, keyspace, merged) = load();
+    let before = merged.load(Ordering::Relaxed);
+    overwrite(&db, &keyspace, 2 * BUFFER_BYTES);
+    let start = Instant::now();
+    while merged.load(Ordering::Relaxed) == before {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "nothing is merged"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
