@@ -98,3 +98,24 @@ fn but_not_for_ever() {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Closing starts no merge of what may stay in the log. One that the writer was too slow for may be at work.
+#[test]
+fn and_not_for_those_who_close() {
+    let mut unmerged = 0;
+    for _ in 0..4 {
+        let (dir, db, keyspace, merged) = load();
+        // Three buffers are frozen then, each with 300 entries, and the fourth is not full.
+        overwrite(&db, &keyspace, 400_000);
+        let frozen = db.stats().unwrap().frozen_buffers;
+        let before = merged.load(Ordering::Relaxed);
+        drop(keyspace);
+        db.close().unwrap();
+        unmerged += u32::from(frozen > 1 && merged.load(Ordering::Relaxed) == before);
+        let db = Options::new().open(dir.path()).unwrap();
+        let keyspace = db.open_keyspace("entries").unwrap();
+        let count = db.snapshot().count(&keyspace, ..).unwrap();
+        assert_eq!(count, u64::from(ENTRIES));
+    }
+    assert!(unmerged > 0, "it was merged at every close");
+}
