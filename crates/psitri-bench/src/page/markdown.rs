@@ -191,28 +191,24 @@ impl Document {
                 escaped(&comparison.case.title)
             ));
         }
-        for (rank, title) in RANKS {
-            self.heading(3, title);
-            let behind = standing(&report.verdicts, rank, Standing::Behind);
-            self.verdicts(report, &behind);
-        }
+        self.standing(report, Standing::Behind);
     }
 
     fn even(&mut self, report: &Compared<'_>) {
         self.heading(2, "Where the runs do not say");
-        for (rank, title) in RANKS {
-            self.heading(3, title);
-            let even = standing(&report.verdicts, rank, Standing::Even);
-            self.verdicts(report, &even);
-        }
+        self.standing(report, Standing::Even);
     }
 
     fn wins(&mut self, report: &Compared<'_>) {
         self.heading(2, "Where ours is first");
+        self.standing(report, Standing::First);
+    }
+
+    /// The figures that say so of ours, in the order of their ranks.
+    fn standing(&mut self, report: &Compared<'_>, wanted: Standing) {
         for (rank, title) in RANKS {
             self.heading(3, title);
-            let first = standing(&report.verdicts, rank, Standing::First);
-            self.verdicts(report, &first);
+            self.verdicts(report, &standing(&report.verdicts, rank, wanted));
         }
     }
 

@@ -29,7 +29,7 @@ pub fn losses(
             h2 { "Where others are faster" }
             @if has_risky(info) { p.about { (RISKY) } }
             p.about {
-                "Every figure in which all runs of another engine are better than ours, the worst first. "
+                "Every figure in which all runs of the best other engine are better than ours, the worst first. "
                 "Beside each ratio stands the number of runs, theirs and ours. "
                 "Throughput, time and size first, then latency, memory and processor time, then what comes before and after the work."
             }
@@ -136,7 +136,7 @@ pub fn wins(verdicts: &[Verdict<'_>], palette: &Palette) -> Markup {
             h2 { "Where ours is first" }
             p.about {
                 "In " strong { (share(Rank::Primary)) } " figures of throughput, time and size, and in "
-                strong { (share(Rank::Secondary)) } " of latency, memory and processor time, no other engine is better. The ratio is to the best other."
+                strong { (share(Rank::Secondary)) } " of latency, memory and processor time, all runs of ours are better than those of the best other engine. The ratio is to that one."
             }
             @for (rank, title) in RANKS {
                 @let won = standing(verdicts, rank, Standing::First);
