@@ -15,7 +15,7 @@ use crate::{
     saved::{SavedKeyspace, SavedSnapshot},
     state::Aliases,
     sync::Arc,
-    tree::{self, Change, ChangeStream, Root, TreeCursor},
+    tree::{self, Change, ChangeStream, Root, Terms, TreeCursor},
 };
 
 /// Root, keys, merged CSN, expiry (8 bytes more where entries expire), parent, number of aliases.
@@ -208,7 +208,13 @@ impl CatalogUpdate {
     /// Merges the changes into the catalog.
     pub fn write(self, sink: &mut Sink<'_>, catalog: Root) -> Result<Root> {
         let changes = self.changes.into_iter().collect();
-        tree::merge(sink, catalog, &[], &mut Changes { changes, at: 0 }, 0)
+        tree::merge(
+            sink,
+            catalog,
+            &[],
+            &mut Changes { changes, at: 0 },
+            Terms::default(),
+        )
     }
 }
 
@@ -251,7 +257,13 @@ pub(crate) fn update_shares(
             (address.to_be_bytes().to_vec(), value)
         })
         .collect();
-    tree::merge(sink, root, &[], &mut Changes { changes, at: 0 }, 0)
+    tree::merge(
+        sink,
+        root,
+        &[],
+        &mut Changes { changes, at: 0 },
+        Terms::default(),
+    )
 }
 
 /// Everything in the catalog.

@@ -163,7 +163,7 @@ impl ChangeStream for OwnChanges<'_, '_> {
     #[inline]
     fn advance(&mut self) -> Result<()> {
         if let Some(Change::Adopt(pointer)) = self.entries.current {
-            self.adopted.push(pointer.address_units);
+            self.adopted.push(pointer.address_units());
         }
         self.passed += 1;
         self.entries.advance();
@@ -293,7 +293,7 @@ impl ChangeStream for FoldedChanges<'_, '_> {
         let (newer, older) = self.layers.split_at_mut(next + 1);
         let passed = &mut newer[next];
         if let Some(Change::Adopt(pointer)) = passed.entries.current {
-            self.adopted.push(pointer.address_units);
+            self.adopted.push(pointer.address_units());
         }
         // (2): older buffers do not get a say. Newer ones have no entry of this key, or theirs would have been chosen.
         let key = passed.entries.key();

@@ -61,7 +61,8 @@ impl Database {
         self.rewrite(keyspace, Rewrite::Expired, &mut watch)
     }
 
-    /// Makes the data file as small as its content allows. All entries that have expired are dropped. Takes as long as copying the file. A keyspace whose leaves are packed anew is
+    /// Makes the data file as small as its content allows. All entries that have expired are dropped, and values of up to 512 bytes that left their leaves
+    /// come back where these are packed anew. Takes as long as copying the file. A keyspace whose leaves are packed anew is
     /// there twice until its turn is over.
     ///
     /// Readers go on. A keyspace takes no writes while it is its turn, and its turn waits for the transaction that is open on it: do not call

@@ -15,9 +15,11 @@ use crate::{
     Expiry, Result,
     buffer::{BufferCursor, KeyspaceBuffer},
     layers::{View, read_stored},
+    node::Stored,
     sync::Arc,
     tree::TreeCursor,
 };
+use join::{VALUES_AHEAD, ask_for_value};
 use lockstep::Lockstep;
 
 /// An ordered position in a keyspace, from [`Snapshot::cursor`](crate::Snapshot::cursor) or
@@ -520,7 +522,12 @@ impl<'a> Cursor<'a> {
             if self.at == At::Tree && !self.run.is_empty() && self.view.now == 0 {
                 let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
                 let (pager, mut failure) = (self.view.pager, None);
+                let mut ahead = index + VALUES_AHEAD;
                 let flow = leaf.for_each(index..self.run.end, &mut key_buffer, |key, stored| {
+                    if matches!(stored, Stored::External(_)) {
+                        ask_for_value(pager, leaf, ahead);
+                    }
+                    ahead += 1;
                     match read_stored(pager, stored) {
                         Ok(value) => visit(key, value),
                         Err(error) => {

@@ -26,14 +26,14 @@ pub enum Error {
         offset: u64,
     },
 
-    /// The database was written by a newer release.
+    /// The database was written by another release.
     #[error(
-        "the database has format version {found}, this release reads up to {supported}; open it with a newer release"
+        "the database has format version {found}, this release reads version {supported}; open it with the release that wrote it"
     )]
     UnsupportedVersion {
         /// Version in the file.
         found: u32,
-        /// Newest version this release reads.
+        /// The version that this release reads.
         supported: u32,
     },
 

@@ -37,7 +37,7 @@ use crate::{
     publication::{KeyspaceChanges, RootUpdate, drop_finished, is_finished},
     state::{Generation, Sliced, State},
     sync::{Arc, Ordering},
-    tree::{self, ChangeStream, KeyRange, Root},
+    tree::{self, ChangeStream, KeyRange, Root, Terms},
 };
 
 pub(crate) use when::merge_bytes;
@@ -61,7 +61,7 @@ pub(crate) fn merge_buffer(
 ) -> Result<(Root, u64)> {
     let ranges = flatten(buffer, changes.csn());
     changes.expect_at_most(buffer.stats().entries);
-    let root = tree::merge(sink, root, &ranges, &mut changes, now)?;
+    let root = tree::merge(sink, root, &ranges, &mut changes, Terms::at(now))?;
     Ok((root, changes.passed()))
 }
 
@@ -454,6 +454,12 @@ fn merge_each(
         had_own_pages = has_own_pages;
         let may_be_applied_twice = may_be_applied_twice(fold, task, &filled);
         let slice = (is_long && may_be_applied_twice).then_some(slice_bytes);
+        // Buffers come faster than they are merged, and are not only what the opening found or what is to be merged before a rest.
+        let is_pressed = filled.len() > 1
+            && bytes >= engine.options.buffer_bytes as u64
+            && !engine.is_merging_replayed()
+            && engine.signals.lock.lock().draining == 0;
+        let pace = Pace { is_pressed, slice };
         let adopted = &mut merged.adopted;
         let judge = Judge::new(&engine.pager, task.now);
         let root = match filled.as_slice() {
@@ -462,13 +468,13 @@ fn merge_each(
             &[buffer] => {
                 let ranges = flatten(buffer, CSN_NEWEST);
                 let mut changes = OwnChanges::committed(buffer.cursor(), judge, adopted);
-                let root = merge_stream(engine, task, slice, &mut sink, &ranges, &mut changes)?;
+                let root = merge_stream(engine, task, pace, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
             }
             several => {
                 let (mut changes, ranges) = FoldedChanges::new(several, judge, adopted);
-                let root = merge_stream(engine, task, slice, &mut sink, &ranges, &mut changes)?;
+                let root = merge_stream(engine, task, pace, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
             }
@@ -497,26 +503,50 @@ fn may_be_applied_twice(fold: &Fold, task: &Task<'_>, buffers: &[&KeyspaceBuffer
         })
 }
 
+/// How one keyspace is merged.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// Writers wait for it, or soon will.
+    is_pressed: bool,
+    /// A long merge is one in slices of so many bytes.
+    slice: Option<u64>,
+}
+
+/// What a merge may do with values. Nothing where trees share nodes, nor after a failure: without room for everything there may be room for what must
+/// be. Those that expire stay in their leaves, where they are looked at.
+fn terms_of(engine: &Engine, now: u64, is_pressed: bool) -> Terms {
+    if engine.pager.shares.any() || engine.signals.lock.lock().failure.is_some() {
+        return Terms::at(now);
+    }
+    Terms {
+        now,
+        is_pressed: is_pressed && now == 0,
+        brings_back: true,
+        empties_pages: engine.are_pages_wasteful(),
+    }
+}
+
 fn new_sink(engine: &Engine) -> Sink<'_> {
     Sink::new(&engine.pager, engine.states.current().tree_version + 1)
 }
 
-/// Merges all of `changes`. Of a long merge, one in slices of so many bytes, all but the last are published (4); that one is left in the
-/// sink, which holds nothing else then.
+/// Merges all of `changes`. Of a merge in slices, all but the last are published (4); that one is left in the sink, which holds nothing else then.
 fn merge_stream<'e, S: ChangeStream>(
     engine: &'e Engine,
     task: &mut Task<'_>,
-    slice_bytes: Option<u64>,
+    pace: Pace,
     sink: &mut Sink<'e>,
     ranges: &[KeyRange],
     changes: &mut S,
 ) -> Result<Root> {
-    let Some(slice_bytes) = slice_bytes else {
-        return tree::merge(sink, task.root, ranges, changes, task.now);
+    // Asked for each slice: pages lose what the ones before it replaced.
+    let terms = || terms_of(engine, task.now, pace.is_pressed);
+    let Some(slice_bytes) = pace.slice else {
+        return tree::merge(sink, task.root, ranges, changes, terms());
     };
     loop {
         let mut slice = Slice::new(changes, &engine.pager, slice_bytes);
-        let root = tree::merge(sink, task.root, &[], &mut slice, task.now)?;
+        let root = tree::merge(sink, task.root, &[], &mut slice, terms())?;
         let Some(next) = changes.key() else {
             return Ok(root);
         };
@@ -532,7 +562,10 @@ fn merge_stream<'e, S: ChangeStream>(
             "drop waits for the merge"
         );
         engine.publish_roots(&mut tree, &[update], &KeyspaceChanges::default(), written);
-        engine.reclaim(&mut tree);
+        // With a file, little is free before the next checkpoint, which looks.
+        if engine.in_memory {
+            engine.reclaim(&mut tree);
+        }
         drop(tree);
         task.root = root;
         engine.wait_for_space();
@@ -568,7 +601,7 @@ fn publish(engine: &Engine, fold: &Fold, merged: MergedPart) {
     for generation in &fold.generations {
         generation.large_values.lock().retain(|(slot, pointer)| {
             let here = fold.slots.contains(slot);
-            if here && !merged.adopted.contains(&pointer.address_units) {
+            if here && !merged.adopted.contains(&pointer.address_units()) {
                 unused.push(value_extent(pointer));
             }
             !here

@@ -21,7 +21,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{checkpoint::LogPart, engine::Engine, pager::Held, state::Generation, sync::Ordering};
+use crate::{
+    checkpoint::LogPart, engine::Engine, node::PAGE_BYTES, pager::Held, state::Generation,
+    sync::Ordering,
+};
 
 /// Parts of a hundred of the slack that may always be dead and wait for a checkpoint, however empty the pages are.
 const AWAITING_PARTS_MIN: u64 = 32;
@@ -72,6 +75,13 @@ impl Engine {
 
     fn used_slack_bytes(&self, held: &Held) -> u64 {
         self.slack_bytes(held.live_bytes) / 100 * USED_PARTS
+    }
+
+    /// Whether what is unused of the pages that trees use something of takes half of the slack.
+    pub fn are_pages_wasteful(&self) -> bool {
+        let (pages, live_bytes) = self.pager.live_use();
+        let unused = (pages * PAGE_BYTES as u64).saturating_sub(live_bytes);
+        unused > self.slack_bytes(live_bytes) / 2
     }
 
     /// How much one of `threads` that merge at a time writes, or lets die, between two publications.

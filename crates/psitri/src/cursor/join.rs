@@ -19,8 +19,12 @@ use crate::{
     buffer::Found,
     expiry,
     layers::{read_large, read_stored},
-    node::compare_keys,
+    node::{Leaf, Stored, compare_keys},
+    pager::Pager,
 };
+
+/// How many entries ahead the values outside of leaves are asked for.
+pub(super) const VALUES_AHEAD: usize = 8;
 
 /// The index behind, or before, another in a leaf. One that wraps is in no leaf, and in no run.
 #[inline(always)]
@@ -29,6 +33,16 @@ pub(super) fn neighbour(index: usize, forward: bool) -> usize {
         index + 1
     } else {
         index.wrapping_sub(1)
+    }
+}
+
+/// Asks for the value of an entry that will be come to, if it lies outside of the leaf: such values are anywhere in the file.
+#[inline]
+pub(super) fn ask_for_value(pager: &Pager, leaf: Leaf<'_>, index: usize) {
+    if index < leaf.len()
+        && let Stored::External(pointer) = leaf.value(index)
+    {
+        pager.prefetch_value(&pointer);
     }
 }
 
@@ -69,7 +83,15 @@ impl<'a> Cursor<'a> {
                             return self.step_in_run(index);
                         }
                         self.tree.set_index(index);
-                        let value = read_stored(self.view.pager, leaf.value(index));
+                        let stored = leaf.value(index);
+                        if matches!(stored, Stored::External(_)) {
+                            ask_for_value(
+                                self.view.pager,
+                                leaf,
+                                self.ahead_of(index, VALUES_AHEAD),
+                            );
+                        }
+                        let value = read_stored(self.view.pager, stored);
                         return self.take(value);
                     }
                 }
@@ -92,6 +114,14 @@ impl<'a> Cursor<'a> {
             }
         }
         self.step_joining(forward)
+    }
+
+    fn ahead_of(&self, index: usize, steps: usize) -> usize {
+        if self.forward {
+            index + steps
+        } else {
+            index.wrapping_sub(steps)
+        }
     }
 
     /// A step from one source to another.
@@ -425,6 +455,12 @@ impl<'a> Cursor<'a> {
             };
             lo.max(after_layer).min(index)..index + 1
         };
+        let leaf_first = if self.forward { 0 } else { leaf.len() - 1 };
+        if index == leaf_first && matches!(leaf.value(index), Stored::External(_)) {
+            for steps in 1..=VALUES_AHEAD {
+                ask_for_value(self.view.pager, leaf, self.ahead_of(index, steps));
+            }
+        }
     }
 
     /// Keeps a value as it is stored, unless it has expired. Says whether it was kept.

@@ -130,11 +130,21 @@ impl fmt::Debug for NodeRef {
 
 /// Address of a value that is stored outside its leaf, as raw bytes without a header.
 ///
-/// The checksum is the CRC-32C of the value's bytes; `birth` is the tree version that wrote it.
+/// Values of up to a page share pages, one right behind the other, and never straddle them. Space is counted in units: a value has those
+/// that begin inside of it. So each value of [`ValuePointer::SHARING_BYTES_MIN`] bytes or more has units of its own, though its first bytes may lie
+/// in the last one of its neighbour.
+///
+/// ```
+/// use psitri::node::ValuePointer;
+/// // The second of two values of 100 bytes in page 7 has the units at bytes 128 and 192. The first one has those at bytes 0 and 64.
+/// let second = ValuePointer::new(7, 100, 100, 0, 1);
+/// assert_eq!(second.byte_offset(), 7 * 4096 + 100);
+/// assert_eq!((second.address_units(), second.units()), (7 * 64 + 2, 2));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ValuePointer {
-    /// Address of the first byte, in units of 64 bytes from the start of the data file.
-    pub address_units: u64,
+    /// Offset of the first byte in the data file.
+    address: u64,
     /// Length in bytes.
     pub len: u32,
     /// CRC-32C of the value.
@@ -148,11 +158,15 @@ const _: () = assert!(ValuePointer::ENCODED_BYTES == 24);
 impl ValuePointer {
     /// Bytes of a pointer in a leaf.
     pub const ENCODED_BYTES: usize = 24;
+    /// The least length of a value that may begin where its neighbour ends: whatever it begins at, a unit begins inside of it.
+    pub const SHARING_BYTES_MIN: usize = UNIT_BYTES;
 
-    /// Makes a pointer from the page and the offset (in units) of the first byte.
-    pub fn new(page: u64, offset_units: u32, len: u32, crc: u32, birth: u64) -> ValuePointer {
+    /// Makes a pointer from the page and the offset of the first byte in it.
+    pub fn new(page: u64, offset_bytes: u32, len: u32, crc: u32, birth: u64) -> ValuePointer {
+        let is_aligned = offset_bytes.is_multiple_of(UNIT_BYTES as u32);
+        debug_assert!(is_aligned || len as usize >= Self::SHARING_BYTES_MIN);
         ValuePointer {
-            address_units: page * UNITS_PER_PAGE as u64 + u64::from(offset_units),
+            address: page * PAGE_BYTES as u64 + u64::from(offset_bytes),
             len,
             crc,
             birth,
@@ -162,7 +176,7 @@ impl ValuePointer {
     /// What stands for a subtree, in place of a value: an address where no value can be.
     pub fn of_subtree(subtree: SubtreeRef) -> ValuePointer {
         ValuePointer {
-            address_units: 0,
+            address: 0,
             len: 0,
             crc: subtree.put_in,
             birth: u64::from(subtree.id),
@@ -176,34 +190,43 @@ impl ValuePointer {
             id: self.birth as u32,
             put_in: self.crc,
         };
-        (self.address_units == 0).then_some(subtree)
+        (self.address == 0).then_some(subtree)
     }
 
-    /// Page of the first byte.
+    /// The first unit of the value, counted from the start of the data file. No other value has it.
+    #[inline]
+    pub fn address_units(&self) -> u64 {
+        self.address.div_ceil(UNIT_BYTES as u64)
+    }
+
+    /// Number of units of the value; one for an empty one.
+    #[inline]
+    pub fn units(&self) -> u32 {
+        let end = self.address.saturating_add(u64::from(self.len));
+        let units = end.div_ceil(UNIT_BYTES as u64) - self.address_units();
+        (units as u32).max(1)
+    }
+
+    /// Page of the first unit, which is that of the first byte.
     pub fn page(&self) -> u64 {
-        self.address_units / UNITS_PER_PAGE as u64
+        self.address_units() / UNITS_PER_PAGE as u64
     }
 
-    /// Offset of the first byte in its page, in units.
+    /// Offset of the first unit in its page, in units.
     pub fn offset_units(&self) -> u32 {
-        (self.address_units % UNITS_PER_PAGE as u64) as u32
+        (self.address_units() % UNITS_PER_PAGE as u64) as u32
     }
 
-    /// Offset of the first byte in the data file; saturates, so that a damaged pointer is out of any file's bounds.
+    /// Offset of the first byte in the data file.
+    #[inline]
     pub fn byte_offset(&self) -> u64 {
-        self.address_units.saturating_mul(UNIT_BYTES as u64)
-    }
-
-    /// Number of pages the value touches.
-    pub fn page_count(&self) -> u64 {
-        let start = u64::from(self.offset_units()) * UNIT_BYTES as u64;
-        (start + u64::from(self.len)).div_ceil(PAGE_BYTES as u64)
+        self.address
     }
 
     /// The stored form: address u64, length u32, checksum u32, birth u64, little endian.
     pub fn encode(&self) -> [u8; Self::ENCODED_BYTES] {
         let mut out = [0; Self::ENCODED_BYTES];
-        out[..8].copy_from_slice(&self.address_units.to_le_bytes());
+        out[..8].copy_from_slice(&self.address.to_le_bytes());
         out[8..12].copy_from_slice(&self.len.to_le_bytes());
         out[12..16].copy_from_slice(&self.crc.to_le_bytes());
         out[16..].copy_from_slice(&self.birth.to_le_bytes());
@@ -219,7 +242,7 @@ impl ValuePointer {
             u64::from_le_bytes(le)
         };
         ValuePointer {
-            address_units: word(0),
+            address: word(0),
             len: word(8) as u32,
             crc: (word(8) >> 32) as u32,
             birth: word(16),
@@ -286,11 +309,36 @@ mod tests {
 
     #[test]
     fn value_pointer_survives_encoding() {
-        let p = ValuePointer::new(99, 5, 4_000_000_000, 0xdead_beef, u64::MAX - 1);
+        let p = ValuePointer::new(99, 320, 4_000_000_000, 0xdead_beef, u64::MAX - 1);
         assert_eq!(ValuePointer::decode(&p.encode()), p);
         assert_eq!(
             (p.page(), p.offset_units(), p.byte_offset()),
             (99, 5, 99 * 4096 + 320)
         );
+    }
+
+    #[test]
+    fn values_one_behind_the_other_have_each_unit_once() {
+        for len in [64, 65, 100, 127, 128, 129, 333, 512, 1000] {
+            let mut next_unit = 3 * UNITS_PER_PAGE as u64;
+            let mut at = 0;
+            while at + len <= PAGE_BYTES as u32 {
+                let p = ValuePointer::new(3, at, len, 0, 1);
+                assert_eq!(ValuePointer::decode(&p.encode()), p);
+                assert_eq!(p.byte_offset(), 3 * PAGE_BYTES as u64 + u64::from(at));
+                assert_eq!((p.page(), p.address_units()), (3, next_unit));
+                next_unit += u64::from(p.units());
+                at += len;
+            }
+            let used = next_unit - 3 * UNITS_PER_PAGE as u64;
+            assert_eq!(used, u64::from(at.div_ceil(UNIT_BYTES as u32)));
+        }
+    }
+
+    #[test]
+    fn damaged_pointers_lead_out_of_the_file() {
+        let p = ValuePointer::decode(&[0xff; 24]);
+        assert_eq!(p.byte_offset(), u64::MAX);
+        assert!(p.units() >= 1);
     }
 }

@@ -34,7 +34,8 @@ use crate::{
     Result,
     error::Error,
     lookup::LookupBoard,
-    node::{self, NodeRef, PAGE_BYTES, UNIT_BYTES, ValuePointer},
+    node::{self, NodeRef, PAGE_BYTES, UNIT_BYTES, VALUE_INLINE_BYTES_MAX, ValuePointer},
+    prefetch::LINE_BYTES,
     storage::{ReadMap, StorageFile},
     sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering},
     txn::VALUE_BUFFERED_BYTES_MAX,
@@ -65,7 +66,7 @@ pub(crate) const DATA_FILE: &str = "data";
 /// Dead extents that are worth a look.
 const RECLAIM_EXTENTS_MIN: usize = 256;
 
-/// A dead extent that something may still reach.
+/// A dead extent that something may still reach; several, where they lay side by side and died together.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     extent: Extent,
@@ -155,6 +156,14 @@ impl Space {
             self.awaiting_units += u64::from(dead.extent.units);
         }
         self.pending_units += u64::from(dead.extent.units);
+        // Short values with neighbouring keys were often written, and die, side by side.
+        if let Some(last) = self.pending.last_mut()
+            && last.death == dead.death
+            && last.extent.can_absorb(&dead.extent)
+        {
+            last.extent.units += dead.extent.units;
+            return;
+        }
         self.pending.push(dead);
     }
 }
@@ -284,6 +293,19 @@ impl Pager {
         }
     }
 
+    /// Asks for a value stored outside its leaf, if it is not longer than values in leaves.
+    #[inline]
+    pub fn prefetch_value(&self, pointer: &ValuePointer) {
+        if pointer.len as usize > VALUE_INLINE_BYTES_MAX {
+            return;
+        }
+        let base = self.base.load(Ordering::Acquire).cast_const();
+        let first = base.wrapping_add(pointer.byte_offset() as usize);
+        for line in 0..pointer.len as usize / LINE_BYTES + 1 {
+            crate::prefetch::line(first.wrapping_add(line * LINE_BYTES));
+        }
+    }
+
     /// The bytes of a value stored outside its leaf; none of a subtree.
     pub fn value(&self, pointer: &ValuePointer) -> Result<&[u8]> {
         if pointer.subtree().is_some() {
@@ -298,6 +320,11 @@ impl Pager {
             self.mark_checked(at);
         }
         Ok(self.bytes(pointer.byte_offset(), pointer.len as usize))
+    }
+
+    /// Units of a page that the published trees use; all of them if there is no such page.
+    pub fn live_units_of(&self, page: u64) -> usize {
+        self.space.lock().map.live_units_of(page)
     }
 
     /// The first `len` bytes of a value, as they are: they are not checked. `None` if it has less, or is not in the file.
@@ -610,6 +637,12 @@ impl Pager {
             awaiting_bytes: space.awaiting_units * UNIT_BYTES as u64,
             page_bytes: (space.map.page_end() - space.map.free_pages()) * PAGE_BYTES as u64,
         }
+    }
+
+    /// Pages that the published trees use something of, and how many bytes of them.
+    pub fn live_use(&self) -> (u64, u64) {
+        let space = self.space.lock();
+        (space.map.live_pages(), space.map.live_bytes())
     }
 
     /// Bytes of nodes and values that something can reach.

@@ -65,6 +65,14 @@ impl Extent {
         }
     }
 
+    /// Whether the two can be one: the other begins where this one ends, in the same page, and was born with it.
+    pub fn can_absorb(&self, next: &Extent) -> bool {
+        self.address + u64::from(self.units) == next.address
+            && self.birth == next.birth
+            && self.page() == next.page()
+            && next.offset_units() + next.units <= UNITS_PER_PAGE as u32
+    }
+
     /// Pages touched, with the units used in each.
     fn parts(self) -> impl Iterator<Item = (usize, u8)> {
         let per_page = UNITS_PER_PAGE as u32;
@@ -132,6 +140,8 @@ pub(crate) struct PageMap {
     dirty: Vec<bool>,
     free_hint: usize,
     live_units: u64,
+    /// Pages with live units.
+    live_pages: u64,
     /// Pages that are free, and those of them without blocks.
     free_pages: u64,
     hole_pages: u64,
@@ -152,9 +162,26 @@ impl PageMap {
         self.held.len() as u64
     }
 
+    /// Pages that the published trees use something of.
+    pub fn live_pages(&self) -> u64 {
+        debug_assert_eq!(
+            self.live_pages,
+            self.live.iter().filter(|&&live| live > 0).count() as u64
+        );
+        self.live_pages
+    }
+
     /// Bytes in use by the published tree.
     pub fn live_bytes(&self) -> u64 {
         self.live_units * crate::node::UNIT_BYTES as u64
+    }
+
+    /// Units of a page that the published tree uses; all of them if there is no such page.
+    pub fn live_units_of(&self, page: u64) -> usize {
+        let live = usize::try_from(page)
+            .ok()
+            .and_then(|page| self.live.get(page));
+        live.map_or(UNITS_PER_PAGE, |&live| usize::from(live))
     }
 
     /// What is free, and how it lies. Costs a look at one byte a page.
@@ -302,6 +329,7 @@ impl PageMap {
     /// Counts a published extent as live.
     pub fn born(&mut self, extent: Extent) {
         for (page, units) in extent.parts() {
+            self.live_pages += u64::from(self.live[page] == 0);
             self.live[page] += units;
             debug_assert!(self.live[page] <= self.held[page]);
             self.dirty[page / CHUNK_PAGES as usize] = true;
@@ -313,7 +341,10 @@ impl PageMap {
     pub fn died(&mut self, extent: Extent) {
         for (page, units) in extent.parts() {
             match self.live[page].checked_sub(units) {
-                Some(left) => self.live[page] = left,
+                Some(left) => {
+                    self.live_pages -= u64::from(left == 0);
+                    self.live[page] = left;
+                }
                 None => debug_assert!(false, "page {page} died twice"),
             }
             self.dirty[page / CHUNK_PAGES as usize] = true;
@@ -466,6 +497,7 @@ impl PageMap {
             }
         });
         self.live_units += bytes.iter().map(|&u| u64::from(u)).sum::<u64>();
+        self.live_pages += bytes.iter().filter(|&&u| u > 0).count() as u64;
         self.dirty[index] = false;
         true
     }

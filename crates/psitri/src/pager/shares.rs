@@ -118,6 +118,11 @@ impl Shares {
         true
     }
 
+    /// Whether anything has more than one reference.
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     #[inline]
     pub fn is_shared(&self, address: u64) -> bool {
         self.any.load(Ordering::Acquire) && self.lock().counts.contains_key(&address)

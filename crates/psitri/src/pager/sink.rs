@@ -1,7 +1,7 @@
 //! Where a tree writer puts its new nodes and values: whole pages of free space, in the order they are placed.
 //!
-//! A node takes a multiple of 64 bytes. Nodes share pages while they fit; a packed leaf fills one alone.
-//! Values longer than a page, and nodes that are, take runs of pages.
+//! A node takes a multiple of 64 bytes. Nodes share pages while they fit; a packed leaf fills one alone. Values of up to a page begin where what is
+//! before them ends ([`ValuePointer`]). Values longer than a page, and nodes that are, take runs of pages.
 //!
 //! # Invariants
 //! (1) A page is written once, when the extent it belongs to is full or the sink is finished.
@@ -14,7 +14,9 @@ use std::collections::HashMap;
 use super::{Extent, Pager, shares::Before};
 use crate::{
     Result,
-    node::{self, NodeRef, PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE, ValuePointer},
+    node::{
+        self, NodeRef, PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE, VALUE_INLINE_BYTES_MAX, ValuePointer,
+    },
     sync::Ordering,
 };
 
@@ -22,18 +24,97 @@ pub(crate) struct Sink<'p> {
     pager: &'p Pager,
     /// Lower bound of the version that will publish what is written here.
     birth: u64,
+    nodes: Lane,
+    /// For values that left their leaves. They live longer than leaves, and would keep the pages of these, and runs of such pages, from being free.
+    short_values: Lane,
+    births: Vec<Extent>,
+    adopted: Vec<Extent>,
+    deaths: Vec<Extent>,
+    shares_before: Vec<Before>,
+}
+
+/// Pages that are filled one after the other: those of one extent at a time.
+#[derive(Default)]
+struct Lane {
     first_page: u64,
     page_count: usize,
-    /// Units used in each page of the extent, up to the page being filled.
+    /// Bytes used of each page of the extent, up to the page being filled.
     used: Vec<u32>,
     /// A page of the extent, not the newest, that small nodes and values still go to: leaves fill most of a page, and what is much smaller
     /// would otherwise waste the page it begins.
     roomy: Option<usize>,
     buffer: Vec<u8>,
-    births: Vec<Extent>,
-    adopted: Vec<Extent>,
-    deaths: Vec<Extent>,
-    shares_before: Vec<Before>,
+}
+
+impl Lane {
+    /// Finds room for so many bytes, at least one and at most a page, in one of the two pages being filled or in a new one: page, offset in bytes, and
+    /// the place to fill. The offset is a multiple of `align`, and what is skipped for that is zero.
+    fn room(
+        &mut self,
+        pager: &Pager,
+        bytes: usize,
+        align: usize,
+    ) -> Result<(u64, usize, &mut [u8])> {
+        let offset = |used: u32| (used as usize).next_multiple_of(align);
+        let with_room = [self.used.len().checked_sub(1), self.roomy]
+            .into_iter()
+            .flatten()
+            .find(|&index| offset(self.used[index]) + bytes <= PAGE_BYTES);
+        let index = match with_room {
+            Some(index) => index,
+            None => self.begin_page(pager)?,
+        };
+        let used = self.used[index];
+        let offset = offset(used);
+        self.used[index] = (offset + bytes) as u32;
+        let page = &mut self.buffer[index * PAGE_BYTES..][..PAGE_BYTES];
+        page[used as usize..offset].fill(0);
+        let place = &mut page[offset..offset + bytes];
+        Ok((self.first_page + index as u64, offset, place))
+    }
+
+    fn begin_page(&mut self, pager: &Pager) -> Result<usize> {
+        if self.used.len() == self.page_count {
+            self.flush(pager)?;
+            (self.first_page, self.page_count) = pager.reserve_extent()?;
+            self.buffer.resize(self.page_count * PAGE_BYTES, 0);
+        } else if let Some(newest) = self.used.len().checked_sub(1)
+            && (self.roomy).is_none_or(|roomy| self.used[newest] < self.used[roomy])
+        {
+            self.roomy = Some(newest);
+        }
+        self.used.push(0);
+        Ok(self.used.len() - 1)
+    }
+
+    /// Writes the pages of the extent and settles what each of them holds.
+    fn flush(&mut self, pager: &Pager) -> Result<()> {
+        self.settle(pager);
+        let used = std::mem::take(&mut self.used);
+        self.roomy = None;
+        self.page_count = 0;
+        if used.is_empty() {
+            return Ok(());
+        }
+        for (index, &bytes) in used.iter().enumerate() {
+            let start = index * PAGE_BYTES + bytes as usize;
+            self.buffer[start..(index + 1) * PAGE_BYTES].fill(0);
+        }
+        let bytes = &self.buffer[..used.len() * PAGE_BYTES];
+        (pager.file).write_at(bytes, self.first_page * PAGE_BYTES as u64)?;
+        pager.note_written(self.first_page, used.len() as u64);
+        Ok(())
+    }
+
+    /// Says what the pages of the extent hold; those that nothing was placed in are given back.
+    fn settle(&self, pager: &Pager) {
+        let mut space = pager.space.lock();
+        for index in 0..self.page_count {
+            let bytes = self.used.get(index).copied().unwrap_or(0);
+            let page = self.first_page + index as u64;
+            (space.map).settle(page, bytes.div_ceil(UNIT_BYTES as u32));
+        }
+    }
 }
 
 /// What a finished sink wrote and what it made obsolete.
@@ -101,11 +182,8 @@ impl<'p> Sink<'p> {
         Sink {
             pager,
             birth,
-            first_page: 0,
-            page_count: 0,
-            used: Vec::new(),
-            roomy: None,
-            buffer: Vec::new(),
+            nodes: Lane::default(),
+            short_values: Lane::default(),
             births: Vec::new(),
             adopted: Vec::new(),
             deaths: Vec::new(),
@@ -128,29 +206,38 @@ impl<'p> Sink<'p> {
             self.write_run(page, units as u32, image)?;
             return Ok(at);
         }
-        let (page, offset_units, start) = self.room(units)?;
-        let at = NodeRef::new(page, offset_units, units as u32);
+        let (page, offset, place) = self.nodes.room(self.pager, image.len(), UNIT_BYTES)?;
+        let at = NodeRef::new(page, (offset / UNIT_BYTES) as u32, units as u32);
         node::seal(image, at, self.birth);
-        self.buffer[start..start + image.len()].copy_from_slice(image);
+        place.copy_from_slice(image);
         self.births.push(node_extent(at, self.birth));
         Ok(at)
     }
 
     /// Stores a value outside the leaves.
     pub fn place_value(&mut self, value: &[u8]) -> Result<ValuePointer> {
-        let units = value.len().div_ceil(UNIT_BYTES).max(1);
         let crc = crc32c::crc32c(value);
         let len = u32::try_from(value.len()).expect("value length was checked");
-        if units > UNITS_PER_PAGE {
+        if value.len() > PAGE_BYTES {
             let page = self.pager.reserve_run(value.len().div_ceil(PAGE_BYTES))?;
-            self.write_run(page, units as u32, value)?;
+            self.write_run(page, value.len().div_ceil(UNIT_BYTES) as u32, value)?;
             return Ok(ValuePointer::new(page, 0, len, crc, self.birth));
         }
-        let (page, offset_units, start) = self.room(units)?;
-        let place = &mut self.buffer[start..start + units * UNIT_BYTES];
+        let lane = if value.len() <= VALUE_INLINE_BYTES_MAX {
+            &mut self.short_values
+        } else {
+            &mut self.nodes
+        };
+        let align = if value.len() < ValuePointer::SHARING_BYTES_MIN {
+            UNIT_BYTES
+        } else {
+            1
+        };
+        // An empty value takes a byte.
+        let (page, offset, place) = lane.room(self.pager, value.len().max(1), align)?;
+        place[0] = 0;
         place[..value.len()].copy_from_slice(value);
-        place[value.len()..].fill(0);
-        let pointer = ValuePointer::new(page, offset_units, len, crc, self.birth);
+        let pointer = ValuePointer::new(page, offset as u32, len, crc, self.birth);
         self.births.push(value_extent(&pointer));
         Ok(pointer)
     }
@@ -186,38 +273,6 @@ impl<'p> Sink<'p> {
         self.deaths.push(extent);
     }
 
-    /// Finds room for a node of `units` in one of the two pages being filled or in a new one: page, offset in units, place in the buffer.
-    fn room(&mut self, units: usize) -> Result<(u64, u32, usize)> {
-        let left = |used: &[u32], index: usize| UNITS_PER_PAGE - used[index] as usize;
-        let newest = self.used.len().checked_sub(1);
-        let open = [newest, self.roomy]
-            .into_iter()
-            .flatten()
-            .find(|&index| units <= left(&self.used, index));
-        let index = match open {
-            Some(index) => index,
-            None => {
-                if self.used.len() == self.page_count {
-                    self.flush()?;
-                    (self.first_page, self.page_count) = self.pager.reserve_extent()?;
-                    self.buffer.resize(self.page_count * PAGE_BYTES, 0);
-                } else if let Some(newest) = newest
-                    && self
-                        .roomy
-                        .is_none_or(|roomy| left(&self.used, newest) > left(&self.used, roomy))
-                {
-                    self.roomy = Some(newest);
-                }
-                self.used.push(0);
-                self.used.len() - 1
-            }
-        };
-        let offset = self.used[index];
-        self.used[index] += units as u32;
-        let start = index * PAGE_BYTES + offset as usize * UNIT_BYTES;
-        Ok((self.first_page + index as u64, offset, start))
-    }
-
     fn write_run(&mut self, page: u64, units: u32, bytes: &[u8]) -> Result<()> {
         let extent = Extent::of_pages(page, units, self.birth);
         let pages = bytes.len().div_ceil(PAGE_BYTES) as u64;
@@ -237,57 +292,14 @@ impl<'p> Sink<'p> {
             tail[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
             self.pager.file.write_at(&tail, offset + whole as u64)?;
         }
-        self.note_written(page, pages);
-        Ok(())
-    }
-
-    /// Nodes that this process wrote need no check.
-    fn note_written(&self, page: u64, pages: u64) {
-        self.pager
-            .written_total
-            .fetch_add(pages * PAGE_BYTES as u64, Ordering::Relaxed);
-        self.pager
-            .written_bytes
-            .fetch_add(pages * PAGE_BYTES as u64, Ordering::Relaxed);
-        for page in page..page + pages {
-            if let Some(word) = self.pager.checked.get(page as usize) {
-                word.store(u64::MAX, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Writes the pages of the extent and settles what each of them holds.
-    fn flush(&mut self) -> Result<()> {
-        let used = std::mem::take(&mut self.used);
-        self.roomy = None;
-        let page_count = std::mem::take(&mut self.page_count);
-        {
-            let mut space = self.pager.space.lock();
-            for index in 0..page_count {
-                space.map.settle(
-                    self.first_page + index as u64,
-                    used.get(index).copied().unwrap_or(0),
-                );
-            }
-        }
-        if used.is_empty() {
-            return Ok(());
-        }
-        for (index, &units) in used.iter().enumerate() {
-            let start = index * PAGE_BYTES + units as usize * UNIT_BYTES;
-            self.buffer[start..(index + 1) * PAGE_BYTES].fill(0);
-        }
-        let bytes = &self.buffer[..used.len() * PAGE_BYTES];
-        self.pager
-            .file
-            .write_at(bytes, self.first_page * PAGE_BYTES as u64)?;
-        self.note_written(self.first_page, used.len() as u64);
+        self.pager.note_written(page, pages);
         Ok(())
     }
 
     /// Writes what is left. The nodes can be read now; the caller publishes or discards the changes.
     pub fn finish(mut self) -> Result<Changes> {
-        self.flush()?;
+        self.nodes.flush(self.pager)?;
+        self.short_values.flush(self.pager)?;
         Ok(Changes {
             births: std::mem::take(&mut self.births),
             adopted: std::mem::take(&mut self.adopted),
@@ -301,23 +313,34 @@ impl<'p> Sink<'p> {
 impl Drop for Sink<'_> {
     fn drop(&mut self) {
         self.pager.shares.undo(&self.shares_before);
+        self.nodes.settle(self.pager);
+        self.short_values.settle(self.pager);
         let mut space = self.pager.space.lock();
-        for index in 0..self.page_count {
-            let units = self.used.get(index).copied().unwrap_or(0);
-            space.map.settle(self.first_page + index as u64, units);
-        }
         for &extent in &self.births {
             space.map.release(extent);
         }
     }
 }
 
+impl Pager {
+    /// Nodes that this process wrote need no check.
+    fn note_written(&self, page: u64, pages: u64) {
+        let bytes = pages * PAGE_BYTES as u64;
+        self.written_total.fetch_add(bytes, Ordering::Relaxed);
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+        for page in page..page + pages {
+            if let Some(word) = self.checked.get(page as usize) {
+                word.store(u64::MAX, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 /// Space that a value outside its leaf takes.
 pub(crate) fn value_extent(pointer: &ValuePointer) -> Extent {
-    let units = (pointer.len as usize).div_ceil(UNIT_BYTES).max(1) as u32;
     Extent {
-        address: pointer.address_units,
-        units,
+        address: pointer.address_units(),
+        units: pointer.units(),
         birth: pointer.birth,
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::node::{NodeRef, PAGE_BYTES};
 
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"PsiTriDB";
 /// Bytes of a slot that carry something.
 pub(crate) const SUPERBLOCK_BYTES: usize = 128;
@@ -49,7 +49,7 @@ pub(crate) struct Superblock {
 pub(crate) enum SlotError {
     /// Never written, or torn.
     Invalid(&'static str),
-    /// Written by a newer release.
+    /// Written by another release.
     Version(u32),
 }
 

@@ -24,7 +24,7 @@
 //! (4) The new database appears under its name when it is complete, verified and durable.
 //!
 //! # Failure modes
-//! Errors of writing the new database, a format of a newer release, a database in use. Damage is never an error. What a salvage that failed
+//! Errors of writing the new database, a format of another release, a database in use. Damage is never an error. What a salvage that failed
 //! has written has another name than was asked for; remove it.
 
 mod catalog;
@@ -148,7 +148,7 @@ impl<'o> SalvageOptions<'o> {
 /// See `docs/recovery.md`.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is neither a data file nor a log, a lock held by somebody else, a format of a newer release, and all that can go
+/// [`Error::NotFound`] if there is neither a data file nor a log, a lock held by somebody else, a format of another release, and all that can go
 /// wrong when the new database is written. Damage is no error.
 ///
 /// ```

@@ -22,12 +22,14 @@
 
 mod emit;
 mod patch;
+mod place;
 mod rewrite;
 mod slack;
 
 use std::cmp::Ordering;
 
 use emit::Level;
+use place::{Content, Placement};
 use slack::Slack;
 
 use super::{Node, Root, open_root, walk};
@@ -36,11 +38,12 @@ use crate::{
     expiry::Judge,
     node::{
         self, Inner, Leaf, LeafCursor, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef, Stored,
-        VALUE_INLINE_BYTES_MAX, ValuePointer, patch_value, shortest_separator,
+        ValuePointer, patch_value, shortest_separator,
     },
     pager::Sink,
 };
 
+pub(crate) use place::Terms;
 pub(crate) use rewrite::{Rewrite, rewrite};
 
 /// What happens to one key.
@@ -76,20 +79,20 @@ pub(crate) struct KeyRange {
     pub hi: Option<Vec<u8>>,
 }
 
-/// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`. What has expired at `now` goes from the leaves on
-/// the way; 0 stands for a tree whose entries do not expire.
+/// Deletes what the tree holds in `ranges` (disjoint, ascending), then applies `changes`. What has expired at the time of the merge goes from the
+/// leaves on the way.
 pub(crate) fn merge<S: ChangeStream>(
     sink: &mut Sink<'_>,
     root: Root,
     ranges: &[KeyRange],
     changes: &mut S,
-    now: u64,
+    terms: Terms,
 ) -> Result<Root> {
     if ranges.is_empty() && changes.key().is_none() {
         return Ok(root);
     }
-    let judge = Judge::new(sink.pager(), now);
-    let mut merger = Merger::new(sink, changes, ranges, judge);
+    let judge = Judge::new(sink.pager(), terms.now);
+    let mut merger = Merger::new(sink, changes, ranges, judge, terms);
     if root.node.is_null() {
         merger.insert_below(None)?;
     } else {
@@ -120,6 +123,7 @@ struct Merger<'m, 'p, S> {
     /// There are so few changes that it is worth while to patch inner nodes.
     is_patching: bool,
     slack: Slack,
+    placement: Placement,
 }
 
 impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
@@ -128,6 +132,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         changes: &'m mut S,
         ranges: &'m [KeyRange],
         judge: Option<Judge<'p>>,
+        terms: Terms,
     ) -> Merger<'m, 'p, S> {
         Merger {
             sink,
@@ -145,6 +150,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             key_buffer: Vec::new(),
             rewrite: None,
             slack: Slack::default(),
+            placement: Placement::new(terms),
         }
     }
 
@@ -300,6 +306,9 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         image.clear();
         image.extend_from_slice(bytes);
         let patched = self.patch_leaf(leaf, &mut image, upper)?;
+        if patched {
+            self.placement.end_leaf(Content::of_leaf(leaf, bytes.len()));
+        }
         // SAFETY: (4) of the parent: a copy of a checked node in which only value bytes were replaced is still one.
         let leaf_now = unsafe { Leaf::new_validated(&image) };
         let result = if !patched {
@@ -332,12 +341,14 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             let Some(index) = leaf.find(key) else {
                 return Ok(false);
             };
-            if value.len() > VALUE_INLINE_BYTES_MAX
+            if self.placement.is_apart(value.len())
                 || matches!(leaf.value(index), Stored::External(_))
                 || !patch_value(image, index, Stored::Inline(value))
             {
                 return Ok(false);
             }
+            self.placement.note_change(key, value.len());
+            self.placement.note_replaced(key.len() + value.len());
             self.changes.advance()?;
         }
         Ok(true)
@@ -346,10 +357,14 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     /// Merges the entries of a leaf with the changes below `upper` into the packer.
     fn repack_leaf(&mut self, leaf: Leaf<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
         self.begin_run(lower);
+        self.ask_for_values(leaf);
         let mut entries =
             LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         let mut entry_index = 0;
+        let mut content = Content::default();
         while let Some((key, stored)) = entries.next() {
+            let entry = Content::of(key, stored);
+            content += entry;
             let mut replaced = false;
             while let Some(change_key) = self.changes.key() {
                 match change_key.cmp(key) {
@@ -365,6 +380,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                 }
             }
             if replaced || self.is_deleted(key) || self.has_expired(stored) {
+                self.placement.note_replaced(entry.bytes);
                 if let Stored::External(pointer) = stored {
                     self.sink.kill_value(&pointer);
                 }
@@ -372,12 +388,15 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                 if self.sequential {
                     self.cut_behind_sequence(leaf, leaf.len() - entry_index, key)?;
                 }
+                let stored = self.place_old(stored)?;
                 self.push_entry(key, stored)?;
             }
             entry_index += 1;
         }
         self.key_buffer = entries.into_buffer();
-        self.insert_below(upper)
+        self.insert_below(upper)?;
+        self.placement.end_leaf(content);
+        Ok(())
     }
 
     /// A sequence that grows in the middle of a leaf: if the leaf must be split, it is split behind the sequence, so that the
@@ -413,6 +432,9 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     /// Pushes a leaf's entries as they are.
     fn push_leaf_entries(&mut self, leaf: Leaf<'_>, lower: &[u8]) -> Result<()> {
         self.begin_run(lower);
+        if self.rewrite == Some(Rewrite::Leaves) {
+            self.ask_for_values(leaf);
+        }
         let mut entries =
             LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         while let Some((key, stored)) = entries.next() {
@@ -426,10 +448,14 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                 Stored::External(old)
                     if (self.rewrite).is_some_and(|r| r.wants_value(self.sink.pager(), stored)) =>
                 {
-                    let pager = self.sink.pager();
-                    let moved = self.sink.place_value(pager.value(&old)?)?;
+                    let value = self.sink.pager().value(&old)?;
+                    let moved = self.sink.place_value(value)?;
                     self.sink.kill_value(&old);
                     self.push_entry(key, Stored::External(moved))?;
+                }
+                _ if self.rewrite == Some(Rewrite::Leaves) => {
+                    let stored = self.place_old(stored)?;
+                    self.push_entry(key, stored)?;
                 }
                 _ => self.push_entry(key, stored)?,
             }
@@ -455,12 +481,12 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                 self.sink.adopt_value(&pointer);
                 Some(Stored::External(pointer))
             }
-            Change::Put(value) if value.len() > VALUE_INLINE_BYTES_MAX => {
-                Some(Stored::External(self.sink.place_value(value)?))
-            }
-            Change::Put(value) => Some(Stored::Inline(value)),
+            Change::Put(value) => Some(self.placement.store(self.sink, value)?),
         };
         self.sequential = false;
+        let value_bytes = stored.map_or(0, |stored| Content::of(&[], stored).bytes);
+        self.placement
+            .note_change(self.changes.key().unwrap_or_default(), value_bytes);
         if let (Some(stored), Some(key)) = (stored, self.changes.key()) {
             self.sequential = self
                 .leaves

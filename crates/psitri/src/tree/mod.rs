@@ -31,7 +31,7 @@ use crate::{
 };
 
 pub(crate) use cursor::TreeCursor;
-pub(crate) use merge::{Change, ChangeStream, KeyRange, Rewrite, merge, rewrite};
+pub(crate) use merge::{Change, ChangeStream, KeyRange, Rewrite, Terms, merge, rewrite};
 pub(crate) use verify::{TreeCheck, verify_tree};
 pub(crate) use walk::{each_leaf, kill_tree, references};
 

@@ -161,7 +161,7 @@ fn verify_first(
                 if let Stored::External(pointer) = stored
                     && pointer.subtree().is_none()
                 {
-                    if check.revisit(pointer.address_units).is_some() {
+                    if check.revisit(pointer.address_units()).is_some() {
                         continue;
                     }
                     pager.recheck_value(&pointer)?;

@@ -57,7 +57,7 @@ fn kill_node(sink: &mut Sink<'_>, at: NodeRef, node: Node<'_>, others: Others) -
 fn kill_values(sink: &mut Sink<'_>, leaf: Leaf<'_>, others: Others) {
     for index in 0..leaf.len() {
         if let Stored::External(pointer) = leaf.value(index) {
-            let spared = others == Others::Spared && sink.give_up_shared(pointer.address_units);
+            let spared = others == Others::Spared && sink.give_up_shared(pointer.address_units());
             if !spared {
                 sink.kill_value(&pointer);
             }
@@ -112,7 +112,7 @@ pub(crate) fn references(
                 if let Stored::External(pointer) = leaf.value(index)
                     && pointer.subtree().is_none()
                 {
-                    visit(pointer.address_units, true);
+                    visit(pointer.address_units(), true);
                 }
             }
         }

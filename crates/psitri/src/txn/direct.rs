@@ -190,7 +190,7 @@ impl WriteTxn {
         let unused: Vec<_> = self
             .large_values
             .extract_if(.., |(slot, _)| only_slot.is_none_or(|only| only == *slot))
-            .filter(|(_, pointer)| adopted.binary_search(&pointer.address_units).is_err())
+            .filter(|(_, pointer)| adopted.binary_search(&pointer.address_units()).is_err())
             .map(|(_, pointer)| value_extent(&pointer))
             .collect();
         self.db.engine.pager.discard(&unused);

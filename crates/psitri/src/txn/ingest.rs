@@ -23,7 +23,7 @@ use crate::{
     pager::Sink,
     recovery::OP_BYTES_EXPECTED,
     sync::Arc,
-    tree::{self, Root},
+    tree::{self, Root, Terms},
 };
 
 /// Operations that are still logged, if the buffer is not smaller. More are cheaper in a checkpoint, which writes them once.
@@ -380,7 +380,13 @@ impl WriteTxn {
                 ops.reserve(run.content_bytes());
             }
             let mut changes = run.changes(&mut adopted, ops.map(|ops| (ops, id)));
-            roots.push(tree::merge(&mut sink, root, &[], &mut changes, now)?);
+            roots.push(tree::merge(
+                &mut sink,
+                root,
+                &[],
+                &mut changes,
+                Terms::at(now),
+            )?);
         }
         let changes = sink.finish()?;
         for ((index, run), root) in runs.into_iter().zip(roots) {

@@ -205,7 +205,7 @@ impl ChangeStream for RunChanges<'_> {
         let run = self.run;
         let (key, change) = run.change(run.places[self.next].at);
         match (change, &mut self.ops) {
-            (Change::Adopt(pointer), _) => self.adopted.push(pointer.address_units),
+            (Change::Adopt(pointer), _) => self.adopted.push(pointer.address_units()),
             (Change::Put(value), Some((ops, keyspace))) => ops.put(*keyspace, key, value),
             (Change::Delete, Some((ops, keyspace))) => ops.delete(*keyspace, key),
             (_, None) => {}

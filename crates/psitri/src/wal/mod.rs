@@ -126,16 +126,16 @@ pub enum WalError {
         /// What was found.
         what: &'static str,
     },
-    /// The log was written by a newer release.
+    /// The log was written by another release.
     #[error(
-        "log segment {file} has format version {found}, this release reads up to {supported}; use a newer release"
+        "log segment {file} has format version {found}, this release reads version {supported}; use the release that wrote it"
     )]
     UnsupportedVersion {
         /// Segment.
         file: String,
         /// Its version.
         found: u32,
-        /// The newest version known here.
+        /// The version known here.
         supported: u32,
     },
     /// A flush failed earlier; what is on disk is unknown, so nothing more is accepted.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The record stream begins here.
 pub(super) const DATA_OFFSET: u64 = 4096;
 /// Newest format that this code reads and the one that it writes.
-pub(super) const FORMAT_VERSION: u32 = 1;
+pub(super) const FORMAT_VERSION: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PSITRIWL");
 const HEADER_BYTES: usize = 64;
@@ -113,14 +113,17 @@ impl SegmentHeader {
             return Ok(None);
         }
         let version = u32_at(8);
-        if version > FORMAT_VERSION {
+        if version == 0 {
+            return Ok(None);
+        }
+        if version != FORMAT_VERSION {
             return Err(WalError::UnsupportedVersion {
                 file: file.to_owned(),
                 found: version,
                 supported: FORMAT_VERSION,
             });
         }
-        if version == 0 || u32_at(12) != header_checksum(bytes) {
+        if u32_at(12) != header_checksum(bytes) {
             return Ok(None);
         }
         let header = SegmentHeader {
@@ -366,18 +369,19 @@ mod tests {
     }
 
     #[test]
-    fn newer_version_is_named() {
-        let mut bytes = HEADER.encode();
-        bytes[8] = 9;
-        let error = SegmentHeader::decode(&bytes, "f").unwrap_err();
-        assert!(matches!(
-            error,
-            WalError::UnsupportedVersion {
-                found: 9,
-                supported: 1,
-                ..
-            }
-        ));
+    fn another_version_is_named() {
+        for version in [1, 9] {
+            let mut bytes = HEADER.encode();
+            bytes[8] = version;
+            let error = SegmentHeader::decode(&bytes, "f").unwrap_err();
+            let WalError::UnsupportedVersion {
+                found, supported, ..
+            } = error
+            else {
+                panic!("{error}");
+            };
+            assert_eq!((found, supported), (u32::from(version), 2));
+        }
     }
 
     #[test]

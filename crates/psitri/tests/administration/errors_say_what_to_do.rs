@@ -385,23 +385,32 @@ fn write_at(path: &std::path::Path, offset: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn files_of_a_newer_release() {
+fn files_of_another_release() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     closed_database(&path);
     let data = path.join("data");
     let sound = std::fs::read(&data).unwrap();
-    for slot in [0, 4096] {
-        let mut superblock = sound[slot..slot + 128].to_vec();
-        superblock[8..12].copy_from_slice(&99u32.to_le_bytes());
-        let checksum = crc32c::crc32c(&superblock[..124]);
-        superblock[124..].copy_from_slice(&checksum.to_le_bytes());
-        write_at(&data, slot as u64, &superblock);
-    }
+    let set_version = |version: u32| {
+        for slot in [0, 4096] {
+            let mut superblock = sound[slot..slot + 128].to_vec();
+            superblock[8..12].copy_from_slice(&version.to_le_bytes());
+            let checksum = crc32c::crc32c(&superblock[..124]);
+            superblock[124..].copy_from_slice(&checksum.to_le_bytes());
+            write_at(&data, slot as u64, &superblock);
+        }
+    };
+    set_version(99);
     assert_error!(
         Database::open(&path),
         Error::UnsupportedVersion { found: 99, .. },
-        "the database has format version 99, this release reads up to 1; open it with a newer release"
+        "the database has format version 99, this release reads version 2; open it with the release that wrote it"
+    );
+    set_version(1);
+    assert_error!(
+        Database::open(&path),
+        Error::UnsupportedVersion { found: 1, .. },
+        "the database has format version 1, this release reads version 2; open it with the release that wrote it"
     );
     std::fs::write(&data, &sound).unwrap();
     let db = Database::open(&path).unwrap();

@@ -24,7 +24,7 @@ fn exercise(bytes: &[u8], probes: &[Vec<u8>]) {
         let _ = patch_value(
             &mut copy,
             i,
-            Stored::External(ValuePointer::new(1, 2, 3, 4, 5)),
+            Stored::External(ValuePointer::new(1, 128, 3, 4, 5)),
         );
         let _ = patch_child(&mut copy, i, NodeRef::new(1, 2, 3), 9);
     }
@@ -119,7 +119,7 @@ fn leaf_image(shape: u8, n: u64) -> Vec<u8> {
             (i % 9) as usize
         };
         if shape >= 10 && (i % 3 == 0 || shape >= 15) {
-            packer.push(&key, Stored::External(ValuePointer::new(i, 1, 2, 3, 4)));
+            packer.push(&key, Stored::External(ValuePointer::new(i, 64, 2, 3, 4)));
         } else {
             packer.push(&key, Stored::Inline(&[9; 16][..length]));
         }

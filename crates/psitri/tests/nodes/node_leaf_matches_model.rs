@@ -152,7 +152,7 @@ fn value() -> impl Strategy<Value = Value> {
         8 => vec(any::<u8>(), 0..40).prop_map(Value::Inline),
         1 => vec(any::<u8>(), 0..=512).prop_map(Value::Inline),
         1 => (0u64..1 << 40, 0u32..64, any::<u32>(), any::<u32>(), any::<u64>())
-            .prop_map(|(page, offset, len, crc, birth)| Value::External(ValuePointer::new(page, offset, len, crc, birth))),
+            .prop_map(|(page, offset, len, crc, birth)| Value::External(ValuePointer::new(page, offset * 64, len, crc, birth))),
     ]
 }
 

@@ -3,7 +3,7 @@
 //!
 //! What other trees share stays where it is: a copy would take more space, not less.
 
-use super::{Change, ChangeStream, Merger};
+use super::{Change, ChangeStream, Merger, Terms};
 use crate::{
     Result,
     expiry::Judge,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Which parts of a tree are written anew although nothing in them changes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rewrite {
     /// All leaves, so that they are packed together with their neighbours.
     Leaves,
@@ -25,6 +25,17 @@ pub(crate) enum Rewrite {
 }
 
 impl Rewrite {
+    /// Packing leaves brings the values back that left them, and packs the others. (Shared leaves are not taken apart, but for one beside
+    /// another that is.)
+    fn terms(self, now: u64) -> Terms {
+        Terms {
+            now,
+            is_pressed: false,
+            brings_back: self == Rewrite::Leaves,
+            empties_pages: self == Rewrite::Leaves,
+        }
+    }
+
     fn wants_leaf(
         &self,
         pager: &Pager,
@@ -43,7 +54,7 @@ impl Rewrite {
 
     pub(super) fn wants_value(&self, pager: &Pager, stored: Stored<'_>) -> bool {
         matches!(stored, Stored::External(pointer)
-            if self.moves(pointer.page()) && !pager.shares.is_shared(pointer.address_units))
+            if self.moves(pointer.page()) && !pager.shares.is_shared(pointer.address_units()))
     }
 
     fn moves(&self, page: u64) -> bool {
@@ -65,8 +76,11 @@ pub(crate) fn rewrite(
         return Ok(root);
     }
     let mut changes = Nothing { watch };
-    let mut merger = Merger::new(sink, &mut changes, &[], judge);
+    let mut merger = Merger::new(sink, &mut changes, &[], judge, rewrite.terms(now));
     merger.rewrite = Some(rewrite);
+    if rewrite == Rewrite::Leaves {
+        merger.pack_values();
+    }
     merger.visit(root.node, &[], None)?;
     merger.close()
 }

@@ -1,0 +1,325 @@
+//! Story: entries all over a tree that is large beside the write buffer come faster than they are merged. Their values leave the leaves, which are
+//! written again and again; they come back where changes are dense and when the keyspace is compacted. Whatever way they go, what is read is the
+//! same, and space that they had is free again.
+#![cfg(not(loom))]
+
+mod common;
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use common::Random;
+use psitri::{Database, Error, Keyspace, Options, WriteBatch};
+
+const BUFFER_BYTES: usize = 256 << 10;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    Options::new()
+        .buffer_bytes(BUFFER_BYTES)
+        .frozen_buffers(4)
+        .idle_flush(Duration::from_secs(3600))
+}
+
+fn key(n: u64) -> Vec<u8> {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
+}
+
+/// Of any length up to more than leaves take; most have about 200 bytes.
+fn value(random: &mut Random) -> Vec<u8> {
+    let len = match random.below(10) {
+        0 => random.between(0, 130),
+        1 => random.between(400, 1_200),
+        _ => random.between(150, 300),
+    };
+    let word = random.next().to_le_bytes();
+    word.iter().copied().cycle().take(len).collect()
+}
+
+/// Writes so many entries with keys below `keys`, in no order; one in `delete_one_in` deletes instead.
+fn write(
+    db: &Database,
+    keyspace: &Keyspace,
+    model: &mut Model,
+    random: &mut Random,
+    (count, keys, delete_one_in): (usize, u64, usize),
+) {
+    for _ in 0..count / 100 {
+        let mut batch = WriteBatch::new();
+        for _ in 0..100 {
+            let key = key(random.next() % keys);
+            if random.below(delete_one_in) == 0 {
+                batch.remove(keyspace, &key);
+                model.remove(&key);
+            } else {
+                let value = value(random);
+                batch.upsert(keyspace, &key, &value);
+                model.insert(key, value);
+            }
+        }
+        db.write(batch).unwrap();
+    }
+}
+
+fn check(db: &Database, keyspace: &Keyspace, model: &Model) {
+    let snapshot = db.snapshot();
+    let mut cursor = snapshot.cursor(keyspace).unwrap();
+    let mut expected = model.iter();
+    let mut is_at_entry = cursor.seek_first().unwrap();
+    while is_at_entry {
+        let (key, value) = expected.next().expect("no more entries than were written");
+        assert_eq!(cursor.key(), key.as_slice());
+        assert_eq!(cursor.value(), value.as_slice());
+        is_at_entry = cursor.next().unwrap();
+    }
+    assert_eq!(expected.next(), None);
+    for (key, value) in model.iter().step_by(37) {
+        let found = snapshot.get(keyspace, key).unwrap();
+        assert_eq!(found.as_deref(), Some(value.as_slice()));
+    }
+}
+
+/// How many values lie outside of leaves, after all is merged and verified.
+fn verified(db: &Database) -> u64 {
+    db.checkpoint().unwrap();
+    let report = db.verify().unwrap();
+    assert_eq!(report.errors, Vec::<String>::new());
+    report.values_out_of_line
+}
+
+fn longer_than_leaves_take(model: &Model) -> u64 {
+    model.values().filter(|value| value.len() > 512).count() as u64
+}
+
+fn content_bytes(model: &Model) -> u64 {
+    model.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum()
+}
+
+fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    bytes.windows(part.len()).position(|window| window == part)
+}
+
+fn open(dir: &Path) -> (Database, Keyspace) {
+    let db = options().open(dir).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    (db, keyspace)
+}
+
+#[test]
+fn they_leave_are_overwritten_and_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random::new(common::seed(1));
+    let mut model = Model::new();
+    let (db, keyspace) = open(dir.path());
+    write(
+        &db,
+        &keyspace,
+        &mut model,
+        &mut random,
+        (60_000, u64::MAX, 1_000_000),
+    );
+    check(&db, &keyspace, &model);
+    let apart = verified(&db) - longer_than_leaves_take(&model);
+    assert!(apart > 10_000, "{apart} of {} values left", model.len());
+    check(&db, &keyspace, &model);
+
+    // Overwritten and deleted all over the tree for long: what is left in pages that lost most of their values moves.
+    let keys = 40_000;
+    for _ in 0..4 {
+        write(&db, &keyspace, &mut model, &mut random, (40_000, keys, 10));
+    }
+    let apart = verified(&db) - longer_than_leaves_take(&model);
+    assert!(apart > 10_000, "{apart} of {} values are out", model.len());
+    let content = content_bytes(&model);
+    let file = db.stats().unwrap().file_bytes;
+    // Leaves that are split far from one another are little more than half full here, wherever the values are.
+    assert!(file < content * 2, "{file} bytes for {content}");
+    drop((keyspace, db));
+
+    let (db, keyspace) = open(dir.path());
+    check(&db, &keyspace, &model);
+    assert!(verified(&db) > longer_than_leaves_take(&model));
+    db.compact().unwrap();
+    assert_eq!(verified(&db), longer_than_leaves_take(&model));
+    check(&db, &keyspace, &model);
+}
+
+#[test]
+fn those_that_are_overwritten_densely_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random::new(common::seed(2));
+    let mut model = Model::new();
+    let (db, keyspace) = open(dir.path());
+    write(
+        &db,
+        &keyspace,
+        &mut model,
+        &mut random,
+        (40_000, u64::MAX, 1_000_000),
+    );
+    let before = verified(&db);
+    assert!(before > 10_000);
+    // All of them in order: leaf after leaf is written for nothing but changes.
+    let keys: Vec<Vec<u8>> = model.keys().cloned().collect();
+    for keys in keys.chunks(100) {
+        let mut batch = WriteBatch::new();
+        for key in keys {
+            batch.upsert(&keyspace, key, &[7; 200]);
+            model.insert(key.clone(), vec![7; 200]);
+        }
+        db.write(batch).unwrap();
+    }
+    let after = verified(&db);
+    assert!(after < before / 20, "{before} values were out, {after} are");
+    check(&db, &keyspace, &model);
+}
+
+#[test]
+fn what_two_clones_share_stays_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random::new(common::seed(3));
+    let mut model = Model::new();
+    let (db, keyspace) = open(dir.path());
+    write(
+        &db,
+        &keyspace,
+        &mut model,
+        &mut random,
+        (40_000, 50_000, 20),
+    );
+    let clone = db.clone_keyspace("entries", "clone").unwrap();
+    let mut clone_model = model.clone();
+    for _ in 0..3 {
+        write(&db, &keyspace, &mut model, &mut random, (20_000, 50_000, 5));
+        write(
+            &db,
+            &clone,
+            &mut clone_model,
+            &mut random,
+            (20_000, 50_000, 20),
+        );
+    }
+    assert!(verified(&db) > 0);
+    check(&db, &keyspace, &model);
+    check(&db, &clone, &clone_model);
+    drop(clone);
+    db.drop_keyspace("clone").unwrap();
+    db.compact().unwrap();
+    verified(&db);
+    check(&db, &keyspace, &model);
+    drop(keyspace);
+    db.drop_keyspace("entries").unwrap();
+    db.checkpoint().unwrap();
+    db.checkpoint().unwrap();
+    let left = db.stats().unwrap().reachable_bytes;
+    assert!(
+        left < 1 << 20,
+        "{left} bytes are reachable in an empty database"
+    );
+}
+
+/// A snapshot that was taken before values moved sees them where they were.
+#[test]
+fn an_old_snapshot_sees_what_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random::new(common::seed(4));
+    let mut model = Model::new();
+    let (db, keyspace) = open(dir.path());
+    write(
+        &db,
+        &keyspace,
+        &mut model,
+        &mut random,
+        (30_000, 30_000, 20),
+    );
+    let old = db.snapshot();
+    let old_model = model.clone();
+    for _ in 0..3 {
+        write(
+            &db,
+            &keyspace,
+            &mut model,
+            &mut random,
+            (30_000, 30_000, 20),
+        );
+    }
+    db.compact().unwrap();
+    db.checkpoint().unwrap();
+    for (key, value) in &old_model {
+        let found = old.get(&keyspace, key).unwrap();
+        assert_eq!(found.as_deref(), Some(value.as_slice()));
+    }
+    check(&db, &keyspace, &model);
+}
+
+/// A value that is damaged is reported where it is asked for; merges that meet it leave it where it is, and go on.
+#[test]
+fn a_damaged_value_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random::new(common::seed(5));
+    let mut model = Model::new();
+    let (db, keyspace) = open(dir.path());
+    write(
+        &db,
+        &keyspace,
+        &mut model,
+        &mut random,
+        (40_000, u64::MAX, 1_000_000),
+    );
+    assert!(verified(&db) > 10_000);
+    drop((keyspace, db));
+
+    // The first value that lies outside of the leaves in one piece, recognised by its bytes.
+    let path = dir.path().join("data");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (victim, at) = model
+        .iter()
+        .filter(|(_, value)| (150..300).contains(&value.len()))
+        .find_map(|(key, value)| {
+            let at = find(&bytes, value)?;
+            // In a leaf its key lies near.
+            let near = &bytes[at & !4095..(at & !4095) + 4096];
+            find(near, &key[2..]).is_none().then(|| (key.clone(), at))
+        })
+        .expect("there is one");
+    bytes[at + 40] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+
+    let (db, keyspace) = open(dir.path());
+    model.remove(&victim);
+    let is_damaged = |db: &Database, keyspace: &Keyspace| {
+        let snapshot = db.snapshot();
+        matches!(
+            snapshot.get(keyspace, &victim),
+            Err(Error::Corrupted { .. })
+        )
+    };
+    assert!(is_damaged(&db, &keyspace));
+    // Dense changes beside it, which bring values back.
+    let keys: Vec<Vec<u8>> = model.keys().cloned().collect();
+    for keys in keys.chunks(100) {
+        let mut batch = WriteBatch::new();
+        for key in keys {
+            batch.upsert(&keyspace, key, &[7; 200]);
+        }
+        db.write(batch).unwrap();
+    }
+    db.checkpoint().unwrap();
+    // Merges go on; who asks for all of it hears of it.
+    assert!(matches!(db.compact(), Err(Error::Corrupted { .. })));
+    assert!(is_damaged(&db, &keyspace));
+    let snapshot = db.snapshot();
+    for key in &keys {
+        assert_eq!(
+            snapshot.get(&keyspace, key).unwrap().as_deref(),
+            Some(&[7; 200][..])
+        );
+    }
+    drop(snapshot);
+    assert_eq!(db.verify().unwrap().errors.len(), 1);
+    // Overwriting it heals the database.
+    let mut batch = WriteBatch::new();
+    batch.upsert(&keyspace, &victim, b"new");
+    db.write(batch).unwrap();
+    verified(&db);
+}
