@@ -252,6 +252,38 @@ fn an_old_snapshot_sees_what_moved() {
     check(&db, &keyspace, &model);
 }
 
+/// Values that are too long for leaves share pages. What is left of these is packed together, however long they are.
+#[test]
+fn compaction_packs_pages_of_longer_values() {
+    const KEYS: u64 = 4_000;
+    for bytes in [600, 1_000, 1_300] {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, keyspace) = open(dir.path());
+        for round in 0..2u8 {
+            // The second round replaces those of every page but the last one.
+            for first in (0..KEYS).step_by(100) {
+                let mut batch = WriteBatch::new();
+                for n in (first..first + 100).filter(|n| round == 0 || n % 4 != 3) {
+                    batch.upsert(&keyspace, &n.to_be_bytes(), &vec![round; bytes]);
+                }
+                db.write(batch).unwrap();
+            }
+            db.checkpoint().unwrap();
+        }
+        db.compact().unwrap();
+        let stats = db.stats().unwrap();
+        let (file, content) = (stats.file_bytes, KEYS * (8 + bytes as u64));
+        let most = content + content / 8 + (512 << 10);
+        assert!(file < most, "{bytes}: {file} bytes for {content}");
+        let snapshot = db.snapshot();
+        for n in 0..KEYS {
+            let value = snapshot.get(&keyspace, &n.to_be_bytes()).unwrap();
+            let round = u8::from(n % 4 != 3);
+            assert_eq!(value.map(<[u8]>::to_vec), Some(vec![round; bytes]));
+        }
+    }
+}
+
 /// A value that is damaged is reported where it is asked for; merges that meet it leave it where it is, and go on.
 #[test]
 fn a_damaged_value_holds_nobody_up() {

@@ -22,14 +22,14 @@
 
 mod emit;
 mod patch;
-mod place;
+mod placement;
 mod rewrite;
 mod slack;
 
 use std::cmp::Ordering;
 
 use emit::Level;
-use place::{Content, Placement};
+use placement::{Content, Placement};
 use slack::Slack;
 
 use super::{Node, Root, open_root, walk};
@@ -43,7 +43,7 @@ use crate::{
     pager::Sink,
 };
 
-pub(crate) use place::Terms;
+pub(crate) use placement::Terms;
 pub(crate) use rewrite::{Rewrite, rewrite};
 
 /// What happens to one key.

@@ -22,14 +22,14 @@ use crate::{
     pager::{Pager, Sink},
 };
 
-/// Shorter values stay in their leaves in any case: a pointer has a quarter of that.
-const APART_BYTES_MIN: usize = 4 * ValuePointer::ENCODED_BYTES;
+/// Shorter values stay in their leaves in any case: a pointer has a fifth of that, and less is gained by it.
+const APART_BYTES_MIN: usize = 128;
 /// Values leave where that makes leaves smaller by more than so many times what is changed in them: if all changes are new keys, and
 /// if all of them replace or remove others. What is replaced leaves pages half empty, and emptying these writes other values once or twice more.
 const APART_WRITES_NEW: usize = 2;
 const APART_WRITES_REPLACING: usize = 8;
-/// They come back where leaves with all their values are less than so many times as large as the changes: what is written once more then is not much more than the changes, or a page
-/// that would be left half empty.
+/// They come back where leaves with all their values are less than so many times as large as the changes: what is written once more then is not much
+/// more than the changes, or pages that would be left half empty.
 const TOGETHER_WRITES_NEW: usize = 1;
 const TOGETHER_WRITES_REPLACING: usize = 5;
 /// Where there are many pages that are not full, those are emptied that will have no more units than this: thirteen in sixteen.
@@ -325,8 +325,8 @@ mod tests {
         let together = after_leaves(true, 0.8, 0.0);
         for (bytes, leaves) in [
             (8, false),
-            (95, false),
-            (96, true),
+            (127, false),
+            (128, true),
             (512, true),
             (513, true),
         ] {
@@ -349,12 +349,12 @@ mod tests {
 
     #[test]
     fn what_stays_in_leaves_is_taken_off() {
-        let (key, value) = ([0; 16], [0; 96]);
+        let (key, value) = ([0; 16], [0; 128]);
         let content = Content::of(&key, Stored::Inline(&value));
-        assert_eq!((content.bytes, content.movable), (16 + 96, 96 - 24));
-        let pointer = ValuePointer::new(2, 0, 96, 0, 1);
+        assert_eq!((content.bytes, content.movable), (16 + 128, 128 - 24));
+        let pointer = ValuePointer::new(2, 0, 128, 0, 1);
         let outside = Content::of(&key, Stored::External(pointer));
-        assert_eq!((outside.bytes, outside.movable), (16 + 96, 96 - 24));
+        assert_eq!((outside.bytes, outside.movable), (16 + 128, 128 - 24));
         let long = ValuePointer::new(2, 0, 513, 0, 1);
         assert_eq!(Content::of(&key, Stored::External(long)).movable, 0);
         assert_eq!(Content::of(&key, Stored::Inline(&value[1..])).movable, 0);
