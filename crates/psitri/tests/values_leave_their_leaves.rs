@@ -75,7 +75,7 @@ fn check(db: &Database, keyspace: &Keyspace, model: &Model) {
     assert_eq!(expected.next(), None);
     for (key, value) in model.iter().step_by(37) {
         let found = snapshot.get(keyspace, key).unwrap();
-        assert_eq!(found.as_deref(), Some(value.as_slice()));
+        assert_eq!(found, Some(value.as_slice()));
     }
 }
 
@@ -247,7 +247,7 @@ fn an_old_snapshot_sees_what_moved() {
     db.checkpoint().unwrap();
     for (key, value) in &old_model {
         let found = old.get(&keyspace, key).unwrap();
-        assert_eq!(found.as_deref(), Some(value.as_slice()));
+        assert_eq!(found, Some(value.as_slice()));
     }
     check(&db, &keyspace, &model);
 }
@@ -342,10 +342,7 @@ fn a_damaged_value_holds_nobody_up() {
     assert!(is_damaged(&db, &keyspace));
     let snapshot = db.snapshot();
     for key in &keys {
-        assert_eq!(
-            snapshot.get(&keyspace, key).unwrap().as_deref(),
-            Some(&[7; 200][..])
-        );
+        assert_eq!(snapshot.get(&keyspace, key).unwrap(), Some(&[7; 200][..]));
     }
     drop(snapshot);
     assert_eq!(db.verify().unwrap().errors.len(), 1);
