@@ -105,12 +105,16 @@ fn open(dir: &Path) -> (Database, Keyspace) {
     (db, keyspace)
 }
 
+fn new() -> (tempfile::TempDir, Database, Keyspace) {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, keyspace) = open(dir.path());
+    (dir, db, keyspace)
+}
+
 #[test]
 fn they_leave_are_overwritten_and_come_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut random = Random::new(common::seed(1));
-    let mut model = Model::new();
-    let (db, keyspace) = open(dir.path());
+    let (dir, db, keyspace) = new();
+    let (mut random, mut model) = (Random::new(common::seed(1)), Model::new());
     write(
         &db,
         &keyspace,
@@ -146,10 +150,8 @@ fn they_leave_are_overwritten_and_come_back() {
 
 #[test]
 fn those_that_are_overwritten_densely_come_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut random = Random::new(common::seed(2));
-    let mut model = Model::new();
-    let (db, keyspace) = open(dir.path());
+    let (_dir, db, keyspace) = new();
+    let (mut random, mut model) = (Random::new(common::seed(2)), Model::new());
     write(
         &db,
         &keyspace,
@@ -176,10 +178,8 @@ fn those_that_are_overwritten_densely_come_back() {
 
 #[test]
 fn what_two_clones_share_stays_right() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut random = Random::new(common::seed(3));
-    let mut model = Model::new();
-    let (db, keyspace) = open(dir.path());
+    let (_dir, db, keyspace) = new();
+    let (mut random, mut model) = (Random::new(common::seed(3)), Model::new());
     write(
         &db,
         &keyspace,
@@ -221,10 +221,8 @@ fn what_two_clones_share_stays_right() {
 /// A snapshot that was taken before values moved sees them where they were.
 #[test]
 fn an_old_snapshot_sees_what_moved() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut random = Random::new(common::seed(4));
-    let mut model = Model::new();
-    let (db, keyspace) = open(dir.path());
+    let (_dir, db, keyspace) = new();
+    let (mut random, mut model) = (Random::new(common::seed(4)), Model::new());
     write(
         &db,
         &keyspace,
@@ -257,8 +255,7 @@ fn an_old_snapshot_sees_what_moved() {
 fn compaction_packs_pages_of_longer_values() {
     const KEYS: u64 = 4_000;
     for bytes in [600, 1_000, 1_300] {
-        let dir = tempfile::tempdir().unwrap();
-        let (db, keyspace) = open(dir.path());
+        let (_dir, db, keyspace) = new();
         for round in 0..2u8 {
             // The second round replaces those of every page but the last one.
             for first in (0..KEYS).step_by(100) {
@@ -287,10 +284,8 @@ fn compaction_packs_pages_of_longer_values() {
 /// A value that is damaged is reported where it is asked for; merges that meet it leave it where it is, and go on.
 #[test]
 fn a_damaged_value_holds_nobody_up() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut random = Random::new(common::seed(5));
-    let mut model = Model::new();
-    let (db, keyspace) = open(dir.path());
+    let (dir, db, keyspace) = new();
+    let (mut random, mut model) = (Random::new(common::seed(5)), Model::new());
     write(
         &db,
         &keyspace,

@@ -1,8 +1,8 @@
 //! `merge(root, changes) -> new root`: the only way in which a tree changes.
 //!
 //! The merge walks the tree in key order beside the sorted stream of changes. Subtrees without changes are attached as
-//! they are. Leaves with changes are patched, if every change replaces a value by one of the same length and they fill their pages
-//! ([`slack`]), or taken apart entry by entry and packed anew; neighbouring leaves with changes flow through one packer, so that runs of them
+//! they are. Leaves with changes are patched, if every change replaces a value by one of the same length that stays in the leaf ([`placement`]) and they
+//! fill their pages ([`slack`]), or taken apart entry by entry and packed anew; neighbouring leaves with changes flow through one packer, so that runs of them
 //! come out full. The same holds for inner nodes, one packer a level. Where there are few changes, an inner node whose children with changes
 //! become one node each is patched as well, and its other children are not looked at ([`patch`]). All new nodes are written in key order.
 //!
