@@ -48,6 +48,8 @@ const LONG_ENTRY_BYTES: u64 = PAGE_BYTES as u64 / 4;
 /// A keyspace with this much in the buffers shares no pages with those merged before and after it, so that its pages are free when it is dropped:
 /// about eight pages.
 const OWN_PAGES_BYTES: u64 = 64 << 10;
+/// The next merge may write to what the last one left free, if it comes before this is over.
+const SETTLES_AFTER: Duration = Duration::from_secs(1);
 /// Pause after a merge that failed.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -72,6 +74,8 @@ pub(crate) fn run(engine: &Engine) {
     let mut monitor = engine.in_memory.then(|| Monitor::new(engine));
     // There may be more to merge.
     let mut is_more = false;
+    // When something was merged, until its space is settled.
+    let mut merged_at: Option<Instant> = None;
     loop {
         if let Some(monitor) = &mut monitor {
             monitor.tick();
@@ -112,6 +116,12 @@ pub(crate) fn run(engine: &Engine) {
         watch.gather(engine);
         let result = merge_next(engine, &mut watch);
         is_more = matches!(result, Ok(true));
+        if is_more {
+            merged_at = Some(Instant::now());
+        } else if merged_at.is_some_and(|at| at.elapsed() >= SETTLES_AFTER) {
+            merged_at = None;
+            engine.settle();
+        }
         engine.checkpoint_what_was_replayed();
         note(engine, result.map(drop));
     }
@@ -133,10 +143,7 @@ pub(crate) fn note(engine: &Engine, result: Result<()>) {
 /// Nothing was written for a while: checkpoint what there is, give space back.
 fn rest(engine: &Engine) {
     engine.reclaim(&mut engine.tree.lock());
-    if !engine.in_memory && engine.check_writable().is_ok() {
-        // What readers held may be free by now, without anything for a checkpoint to store. The next tick tries again.
-        let _ = engine.give_back(engine.pager.written_bytes());
-    }
+    engine.settle();
     engine.signals.lock.lock().checkpoint_wanted = true;
     engine.signals.work.notify_all();
 }

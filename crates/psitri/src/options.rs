@@ -386,7 +386,7 @@ impl Options {
     ///
     /// What is overwritten stays in the file until a checkpoint is durable. With little slack there are many checkpoints, and merges wait for
     /// the disk that writes them; a disk that is slower than merges then slows writers down. Databases of less than some tens of MiB may
-    /// take 6 MiB and more while they are written to. What snapshots hold comes on top.
+    /// take 6 MiB and more while they are written to, and all up to 16 MiB while they are merged. What snapshots hold comes on top.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

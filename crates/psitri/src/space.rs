@@ -54,6 +54,11 @@ const PATIENCE_POLL: Duration = Duration::from_millis(1);
 /// Runs of 256 KiB and more are given back first, then shorter ones, down to single pages: dropping keyspaces that grew side by side, and
 /// removing keys at random, leave little else.
 const RUN_PAGES: [usize; 4] = [64, 16, 4, 1];
+/// While merges are under way, runs shorter than this many pages stay, up to so much and to half of the content: merges write to them, and a hole stops all
+/// threads that have the file mapped. Databases of some tens of MiB would make hundreds of holes after every checkpoint, which take longer
+/// than the merges. [`Engine::settle`] gives them back.
+const SHORT_RUN_PAGES: usize = 16;
+const SHORT_RUNS_BYTES: u64 = 16 << 20;
 
 impl Engine {
     fn slack_bytes(&self, live_bytes: u64) -> u64 {
@@ -198,13 +203,35 @@ impl Engine {
             .max(AWAITING_BYTES_MIN)
     }
 
+    /// How much of that may be free on top in short runs.
+    fn short_runs_bytes(&self) -> u64 {
+        match self.counters.merging.is_busy() {
+            true => SHORT_RUNS_BYTES.min(self.pager.live_bytes() / 2),
+            false => 0,
+        }
+    }
+
+    /// Gives back what merges were left to write to. There are none any more, and what they replaced may be free by now, without anything for a
+    /// checkpoint to store.
+    pub fn settle(&self) {
+        if !self.in_memory && self.check_writable().is_ok() {
+            // The next checkpoint tries again.
+            let _ = self.give_back(self.pager.written_bytes());
+        }
+    }
+
     /// Gives free space back of which there is too much. `written_bytes` were written since the checkpoint before: as much will be needed
     /// until the next.
     pub fn give_back(&self, written_bytes: u64) -> crate::Result<()> {
         let free_max = self.free_bytes_max(written_bytes);
         let keep = written_bytes.min(free_max / 4 * 3);
+        let short = self.short_runs_bytes();
         for pages in RUN_PAGES {
-            if self.pager.give_back(pages, free_max, keep)? <= free_max {
+            let spare = if pages < SHORT_RUN_PAGES { short } else { 0 };
+            let free = self
+                .pager
+                .give_back(pages, free_max + spare, keep + spare)?;
+            if free <= free_max + spare {
                 break;
             }
         }

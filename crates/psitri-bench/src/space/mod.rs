@@ -23,8 +23,8 @@ use std::{
 
 /// The ratio that the data file may have to what is reachable, while it is used.
 const RATIO_MAX: f64 = 1.25;
-/// What comes on top whatever the database holds: pieces by which the file grows and a merge writes.
-const FIXED_BYTES_MAX: u64 = 4 << 20;
+/// What comes on top whatever the database holds: pieces by which the file grows and a merge writes, and what is left free for merges that are under way.
+const FIXED_BYTES_MAX: u64 = 20 << 20;
 /// Name of the phase that compacts.
 const COMPACT: &str = "compact";
 /// The same after a compaction.

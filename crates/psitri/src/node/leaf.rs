@@ -345,6 +345,24 @@ impl<'a> Leaf<'a> {
         )
     }
 
+    /// Whether keys have one length, and values too, all of them in the leaf.
+    pub fn has_uniform_entries(&self) -> bool {
+        self.uniform()
+            && self.encoding != LeafEncoding::Slotted
+            && self.flags & FLAG_VALUES_EXTERNAL == 0
+    }
+
+    /// Length of the key of entry `i`.
+    ///
+    /// # Panics
+    /// If `i` is out of range.
+    #[inline]
+    pub fn key_bytes(&self, i: usize) -> usize {
+        self.assert_index(i);
+        // SAFETY: i < count.
+        self.prefix_bytes as usize + unsafe { self.raw_entry(i) }.suffix_bytes
+    }
+
     /// What is stored in entry `i`.
     ///
     /// # Panics

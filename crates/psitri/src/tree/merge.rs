@@ -2,7 +2,7 @@
 //!
 //! The merge walks the tree in key order beside the sorted stream of changes. Subtrees without changes are attached as
 //! they are. Leaves with changes are patched, if every change replaces a value by one of the same length that stays in the leaf ([`placement`]) and they
-//! fill their pages ([`slack`]), or taken apart entry by entry and packed anew; neighbouring leaves with changes flow through one packer, so that runs of them
+//! fill their pages ([`slack`]), or taken apart and packed anew, what lies between two changes as a whole; neighbouring leaves with changes flow through one packer, so that runs of them
 //! come out full. The same holds for inner nodes, one packer a level. Where there are few changes, an inner node whose children with changes
 //! become one node each is patched as well, and its other children are not looked at ([`patch`]). All new nodes are written in key order.
 //!
@@ -26,7 +26,7 @@ mod placement;
 mod rewrite;
 mod slack;
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, ops::Range};
 
 use emit::Level;
 use placement::{Content, Placement};
@@ -223,8 +223,10 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         let mut child_lower = Vec::new();
         let mut child_upper = Vec::new();
         lower_bound(inner, from, lower, &mut child_lower);
+        let mut was_visited = false;
         for index in from..inner.len() {
             let child = inner.child(index);
+            let was_before = std::mem::take(&mut was_visited);
             let bound = if index + 1 < inner.len() {
                 inner.separator(index + 1, &mut child_upper);
                 Some(child_upper.as_slice())
@@ -236,6 +238,11 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             if covers && !changed {
                 walk::give_up_child(self.sink, child, inner.level())?;
             } else if changed || meets || self.is_rewritten(child, inner.level())? {
+                was_visited = true;
+                // Where one leaf after the other has changes, the next one arrives while this one is merged.
+                if was_before && inner.level() == 1 && index + 1 < inner.len() {
+                    self.sink.pager().prefetch_whole(inner.child(index + 1));
+                }
                 self.visit(child, &child_lower, bound)?;
             } else {
                 self.attach(
@@ -299,7 +306,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             return self.push_leaf_entries(leaf, lower);
         }
         let has_much_slack = self.slack.is_much_with(bytes.len(), leaf.len());
-        if has_much_slack || self.range_over(lower, upper).0 {
+        if has_much_slack || self.range_over(lower, upper).0 || !self.may_patch(leaf, upper) {
             return self.repack_leaf(leaf, lower, upper);
         }
         let mut image = std::mem::take(&mut self.scratch);
@@ -307,7 +314,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         image.extend_from_slice(bytes);
         let patched = self.patch_leaf(leaf, &mut image, upper)?;
         if patched {
-            self.placement.end_leaf(Content::of_leaf(leaf, bytes.len()));
+            self.placement.end_leaf(Content::of_leaf(leaf));
         }
         // SAFETY: (4) of the parent: a copy of a checked node in which only value bytes were replaced is still one.
         let leaf_now = unsafe { Leaf::new_validated(&image) };
@@ -324,6 +331,16 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         };
         self.scratch = image;
         result
+    }
+
+    /// Whether the first change below `upper` replaces a value of the leaf: without a look at the others, there is something to patch.
+    fn may_patch(&self, leaf: Leaf<'_>, upper: Option<&[u8]>) -> bool {
+        !self.has_change(upper)
+            || matches!(self.changes.change(), Change::Put(_))
+                && self
+                    .changes
+                    .key()
+                    .is_some_and(|key| leaf.find(key).is_some())
     }
 
     /// Replaces values in place while every change allows it. True if no change is left for this leaf.
@@ -357,14 +374,68 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     /// Merges the entries of a leaf with the changes below `upper` into the packer.
     fn repack_leaf(&mut self, leaf: Leaf<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
         self.begin_run(lower);
+        let content = Content::of_leaf(leaf);
+        let stays = self.ranges.is_empty() && self.judge.is_none() && self.keeps_places(content);
+        match stays {
+            true => self.splice_changes(leaf, upper)?,
+            false => self.repack_entries(leaf)?,
+        }
+        self.insert_below(upper)?;
+        self.placement.end_leaf(content);
+        Ok(())
+    }
+
+    /// Merges a leaf whose entries stay as they are but for the changes, up to its last entry: what lies between two changes is carried over as a whole.
+    fn splice_changes(&mut self, leaf: Leaf<'_>, upper: Option<&[u8]>) -> Result<()> {
+        let mut from = 0;
+        while let Some(key) = self.changes.key()
+            && upper.is_none_or(|upper| key < upper)
+        {
+            let at = leaf.lower_bound_from(from, key);
+            let replaces = at < leaf.len() && leaf.cmp_key(at, key).is_eq();
+            self.carry_over(leaf, from..at)?;
+            from = at;
+            if at == leaf.len() {
+                return Ok(());
+            }
+            if replaces && let Some(key) = self.changes.key() {
+                let stored = leaf.value(at);
+                self.placement
+                    .note_replaced(Content::of(key.len(), stored).bytes);
+                if let Stored::External(pointer) = stored {
+                    self.sink.kill_value(&pointer);
+                }
+                from += 1;
+            }
+            self.take_change()?;
+            // A new value for an old key does not make the leaf grow.
+            self.sequential &= !replaces;
+        }
+        self.carry_over(leaf, from..leaf.len())
+    }
+
+    fn carry_over(&mut self, leaf: Leaf<'_>, range: Range<usize>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        if self.sequential {
+            let mut key = std::mem::take(&mut self.key_buffer);
+            leaf.copy_key(range.start, &mut key);
+            self.cut_behind_sequence(leaf, leaf.len() - range.start, &key)?;
+            self.key_buffer = key;
+        }
+        self.appending = false;
+        self.leaves.push_range(&leaf, range);
+        self.emit_full_leaves()
+    }
+
+    /// Merges the entries of a leaf, one by one, with the changes up to the last of them.
+    fn repack_entries(&mut self, leaf: Leaf<'_>) -> Result<()> {
         self.ask_for_values(leaf);
         let mut entries =
             LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
         let mut entry_index = 0;
-        let mut content = Content::default();
         while let Some((key, stored)) = entries.next() {
-            let entry = Content::of(key, stored);
-            content += entry;
             let mut replaced = false;
             while let Some(change_key) = self.changes.key() {
                 match change_key.cmp(key) {
@@ -380,7 +451,8 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                 }
             }
             if replaced || self.is_deleted(key) || self.has_expired(stored) {
-                self.placement.note_replaced(entry.bytes);
+                self.placement
+                    .note_replaced(Content::of(key.len(), stored).bytes);
                 if let Stored::External(pointer) = stored {
                     self.sink.kill_value(&pointer);
                 }
@@ -394,8 +466,6 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             entry_index += 1;
         }
         self.key_buffer = entries.into_buffer();
-        self.insert_below(upper)?;
-        self.placement.end_leaf(content);
         Ok(())
     }
 
@@ -484,7 +554,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             Change::Put(value) => Some(self.placement.store(self.sink, value)?),
         };
         self.sequential = false;
-        let value_bytes = stored.map_or(0, |stored| Content::of(&[], stored).bytes);
+        let value_bytes = stored.map_or(0, |stored| Content::of(0, stored).bytes);
         self.placement
             .note_change(self.changes.key().unwrap_or_default(), value_bytes);
         if let (Some(stored), Some(key)) = (stored, self.changes.key()) {

@@ -176,13 +176,16 @@ impl Placement {
 pub(super) struct Content {
     pub bytes: usize,
     movable: usize,
+    /// Values that are in the leaf and would leave, and values that are outside.
+    might_leave: usize,
+    outside: usize,
 }
 
 impl Content {
-    pub fn of(key: &[u8], stored: Stored<'_>) -> Content {
-        let value = match stored {
-            Stored::Inline(value) => value.len(),
-            Stored::External(pointer) => pointer.len as usize,
+    pub fn of(key_bytes: usize, stored: Stored<'_>) -> Content {
+        let (value, is_outside) = match stored {
+            Stored::Inline(value) => (value.len(), false),
+            Stored::External(pointer) => (pointer.len as usize, true),
         };
         let bytes = if value <= VALUE_INLINE_BYTES_MAX {
             value
@@ -191,33 +194,43 @@ impl Content {
         };
         let is_movable = bytes >= APART_BYTES_MIN;
         Content {
-            bytes: key.len() + bytes,
+            bytes: key_bytes + bytes,
             movable: if is_movable {
                 bytes - ValuePointer::ENCODED_BYTES
             } else {
                 0
             },
+            might_leave: usize::from(is_movable && !is_outside),
+            outside: usize::from(is_outside),
         }
     }
 
-    /// Of all entries of a leaf whose values are in it, about: as if all were like the first.
-    pub fn of_leaf(leaf: Leaf<'_>, image_bytes: usize) -> Content {
-        let first = Content::of(&[], leaf.value(0));
-        Content {
-            bytes: image_bytes + leaf.len() * leaf.key_prefix().len(),
-            movable: leaf.len() * first.movable,
+    pub fn of_leaf(leaf: Leaf<'_>) -> Content {
+        let mut content = Content::default();
+        let mut add = |one: Content, times: usize| {
+            content.bytes += one.bytes * times;
+            content.movable += one.movable * times;
+            content.might_leave += one.might_leave * times;
+            content.outside += one.outside * times;
+        };
+        let entry = |index| Content::of(leaf.key_bytes(index), leaf.value(index));
+        match leaf.has_uniform_entries() {
+            true => add(entry(0), leaf.len()),
+            false => (0..leaf.len()).for_each(|index| add(entry(index), 1)),
         }
-    }
-}
-
-impl std::ops::AddAssign for Content {
-    fn add_assign(&mut self, other: Content) {
-        self.bytes += other.bytes;
-        self.movable += other.movable;
+        content
     }
 }
 
 impl<'p, S: ChangeStream> Merger<'_, 'p, S> {
+    /// Whether all entries of a leaf with this content stay as they are, where nothing changes them.
+    pub(super) fn keeps_places(&self, content: Content) -> bool {
+        let Placement { mode, terms, .. } = &self.placement;
+        let leave = *mode == Mode::Apart && content.might_leave > 0;
+        let move_on = *mode == Mode::Together || terms.empties_pages;
+        !(leave || move_on && content.outside > 0)
+    }
+
     /// Where a value goes that stays as it is, in a leaf that is taken apart.
     pub(super) fn place_old<'v>(&mut self, stored: Stored<'v>) -> Result<Stored<'v>>
     where
@@ -292,6 +305,7 @@ mod tests {
             place.end_leaf(Content {
                 bytes: CONTENT,
                 movable: CONTENT,
+                ..Content::default()
             });
         }
         place
@@ -350,14 +364,17 @@ mod tests {
     #[test]
     fn what_stays_in_leaves_is_taken_off() {
         let (key, value) = ([0; 16], [0; 128]);
-        let content = Content::of(&key, Stored::Inline(&value));
+        let content = Content::of(key.len(), Stored::Inline(&value));
         assert_eq!((content.bytes, content.movable), (16 + 128, 128 - 24));
         let pointer = ValuePointer::new(2, 0, 128, 0, 1);
-        let outside = Content::of(&key, Stored::External(pointer));
+        let outside = Content::of(key.len(), Stored::External(pointer));
         assert_eq!((outside.bytes, outside.movable), (16 + 128, 128 - 24));
         let long = ValuePointer::new(2, 0, 513, 0, 1);
-        assert_eq!(Content::of(&key, Stored::External(long)).movable, 0);
-        assert_eq!(Content::of(&key, Stored::Inline(&value[1..])).movable, 0);
+        assert_eq!(Content::of(key.len(), Stored::External(long)).movable, 0);
+        assert_eq!(
+            Content::of(key.len(), Stored::Inline(&value[1..])).movable,
+            0
+        );
     }
 
     #[test]
