@@ -26,11 +26,11 @@ pub enum SyncMode {
     /// Survives the death of the process.
     #[default]
     None,
-    /// As `none`, and flushed in the background every few milliseconds.
+    /// As `none`, and flushed in the background, every 100 ms unless the engine has an interval of its own.
     Async,
     /// Flushed, together with the commits that wait at the same time.
     Sync,
-    /// Every commit written and flushed on its own.
+    /// A commit is written past the page cache and flushed before it returns; by its own flush, or by one for those that wait at the same time.
     WriteThrough,
 }
 

@@ -300,8 +300,8 @@ impl Options {
     ///
     /// Where snapshots look up keys in the newest tree of a keyspace again and again while it stays the same, a table is made beside it in the background:
     /// 12 bytes a key, once there were about half as many lookups as there are keys. They then take half to nine tenths of the time. The next merge into the keyspace
-    /// ends the use of it. A tree has none if it takes less than 16 bytes for a key (9 where the
-    /// table takes a MiB at most), or is not in memory. Where there is no room for a table, those go that
+    /// ends the use of it. A tree has none if it has fewer than 1,000 keys, if it takes less than 16 bytes for
+    /// one (9 where the table takes a MiB at most), or if it is not in memory. Where there is no room for a table, those go that
     /// were not asked for some time.
     ///
     /// ```
@@ -344,7 +344,8 @@ impl Options {
         self
     }
 
-    /// Whether closing merges what was written and makes it durable. Default true.
+    /// Whether closing merges what was written and makes it durable. Default true. Of what was written last, up to 10,000 entries or 8 MiB may
+    /// stay in the log, durable, where merging these would write more than they are worth ([`Database::close`](crate::Database::close)).
     ///
     /// If false, closing leaves in the log what is not merged yet, as RocksDB and others do. That takes a few milliseconds, unless a merge is
     /// under way, which is waited for, or a segment of the log or more was merged since the last checkpoint: another one lets go of it.

@@ -7,7 +7,7 @@
 //!
 //! Durability: `none` is `MDB_NOSYNC`. A commit is in the map when it returns and survives the process, but without flushes the order of
 //! page writes is up to the system, so that a power failure may cost the whole database, not only the newest commits. `async` is the same
-//! with a flush every few milliseconds; `sync` and `write-through` are LMDB's default, a flush at each commit, by the only writer.
+//! with a flush every 100 ms; `sync` and `write-through` are LMDB's default, a flush at each commit, by the only writer.
 //!
 //! Keys have up to 511 bytes. A file becomes smaller only by copying it, without its free pages: compaction makes such a copy, puts it in
 //! the place of the file and opens that. In `none` the copy is not flushed, in the other modes it is before it replaces anything.

@@ -322,6 +322,13 @@ impl Pager {
         Ok(self.bytes(pointer.byte_offset(), pointer.len as usize))
     }
 
+    /// As [`Pager::value`], but checked once more if it was before: who writes it again gives it a new checksum.
+    pub fn value_to_move(&self, pointer: &ValuePointer) -> Result<&[u8]> {
+        let value = self.value(pointer)?;
+        self.recheck_value(pointer)?;
+        Ok(value)
+    }
+
     /// Units of a page that the published trees use; all of them if there is no such page.
     pub fn live_units_of(&self, page: u64) -> usize {
         self.space.lock().map.live_units_of(page)

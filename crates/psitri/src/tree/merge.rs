@@ -518,7 +518,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                 Stored::External(old)
                     if (self.rewrite).is_some_and(|r| r.wants_value(self.sink.pager(), stored)) =>
                 {
-                    let value = self.sink.pager().value(&old)?;
+                    let value = self.sink.pager().value_to_move(&old)?;
                     let moved = self.sink.place_value(value)?;
                     self.sink.kill_value(&old);
                     self.push_entry(key, Stored::External(moved))?;

@@ -18,7 +18,9 @@
 use super::{ChangeStream, Merger};
 use crate::{
     Result,
-    node::{Leaf, PAGE_BYTES, Stored, UNITS_PER_PAGE, VALUE_INLINE_BYTES_MAX, ValuePointer},
+    node::{
+        Leaf, PAGE_BYTES, Stored, UNIT_BYTES, UNITS_PER_PAGE, VALUE_INLINE_BYTES_MAX, ValuePointer,
+    },
     pager::{Pager, Sink},
 };
 
@@ -32,7 +34,7 @@ const APART_WRITES_REPLACING: usize = 8;
 /// more than the changes, or pages that would be left half empty.
 const TOGETHER_WRITES_NEW: usize = 1;
 const TOGETHER_WRITES_REPLACING: usize = 5;
-/// Where there are many pages that are not full, those are emptied that will have no more units than this: thirteen in sixteen.
+/// Where there are many pages that are not full, those are emptied that will have no more units than this, thirteen in sixteen of what values of that length can fill.
 const LIVE_UNITS_FEW: usize = UNITS_PER_PAGE / 16 * 13;
 /// Longer values leave more than that of their pages unused from the beginning: only a rewrite moves them.
 const MOVED_BYTES_MAX: usize = 768;
@@ -149,11 +151,19 @@ impl Placement {
         }
     }
 
-    fn has_few_units(&mut self, pager: &Pager, page: u64) -> bool {
+    fn has_few_units(&mut self, pager: &Pager, page: u64, value_bytes: usize) -> bool {
         if self.looked_at.0 != page {
             self.looked_at = (page, pager.live_units_of(page));
         }
-        self.looked_at.1 <= self.live_units_few
+        self.are_few(self.looked_at.1, value_bytes)
+    }
+
+    /// Whether a page with a value of so many bytes has few live units, for one that could be full of such values.
+    fn are_few(&self, live_units: usize, value_bytes: usize) -> bool {
+        let value_bytes = value_bytes.clamp(1, PAGE_BYTES);
+        let full = (PAGE_BYTES / value_bytes * value_bytes).div_ceil(UNIT_BYTES);
+        self.live_units_few == UNITS_PER_PAGE
+            || live_units * UNITS_PER_PAGE <= self.live_units_few * full
     }
 
     /// Whether a value of so many bytes goes out of its leaf.
@@ -239,7 +249,7 @@ impl<'p, S: ChangeStream> Merger<'_, 'p, S> {
         match stored {
             Stored::Inline(value) => self.placement.store(self.sink, value),
             Stored::External(pointer) if self.is_moved(&pointer) => {
-                let value = match self.sink.pager().value(&pointer) {
+                let value = match self.sink.pager().value_to_move(&pointer) {
                     Ok(value) => value,
                     // (1)
                     Err(_) if self.rewrite.is_none() => return Ok(stored),
@@ -261,7 +271,7 @@ impl<'p, S: ChangeStream> Merger<'_, 'p, S> {
             && (comes_back
                 || self.placement.terms.empties_pages
                     && bytes <= self.placement.moved_bytes_max
-                    && self.placement.has_few_units(pager, pointer.page()))
+                    && self.placement.has_few_units(pager, pointer.page(), bytes))
             && !pager.shares.is_shared(pointer.address_units())
     }
 
@@ -359,6 +369,23 @@ mod tests {
             "{few} of 64, of which a tenth goes"
         );
         assert_eq!(after_leaves(true, 1.5, 1.0).live_units_few, UNITS_PER_PAGE);
+    }
+
+    /// Five values of 690 bytes take 54 units and leave no room for a sixth.
+    #[test]
+    fn a_page_that_is_as_full_as_it_can_be_is_left_alone() {
+        let place = after_leaves(true, 10.0, 0.5);
+        assert!((52..56).contains(&place.live_units_few));
+        for bytes in [300, 512, 586, 683, 690, 768] {
+            let full = (PAGE_BYTES / bytes * bytes).div_ceil(UNIT_BYTES);
+            assert!(!place.are_few(full, bytes), "{bytes}");
+            assert!(place.are_few(full * 3 / 4, bytes), "{bytes}");
+        }
+        let compacting = Placement {
+            live_units_few: UNITS_PER_PAGE,
+            ..Placement::new(Terms::default())
+        };
+        assert!(compacting.are_few(UNITS_PER_PAGE, 690));
     }
 
     #[test]
