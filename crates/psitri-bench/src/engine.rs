@@ -30,7 +30,7 @@ pub enum SyncMode {
     Async,
     /// Flushed, together with the commits that wait at the same time.
     Sync,
-    /// A commit is written past the page cache and flushed before it returns; by its own flush, or by one for those that wait at the same time.
+    /// As `sync`, without waiting for others to join: a commit is flushed as soon as no other flush runs.
     WriteThrough,
 }
 

@@ -111,6 +111,22 @@ fn new() -> (tempfile::TempDir, Database, Keyspace) {
     (dir, db, keyspace)
 }
 
+/// A database of 40,000 entries whose values have left the leaves, what is in it, and how many values are outside.
+fn apart(seed: u64) -> (tempfile::TempDir, Database, Keyspace, Model, u64) {
+    let (dir, db, keyspace) = new();
+    let (mut random, mut model) = (Random::new(common::seed(seed)), Model::new());
+    write(
+        &db,
+        &keyspace,
+        &mut model,
+        &mut random,
+        (40_000, u64::MAX, 1_000_000),
+    );
+    let outside = verified(&db);
+    assert!(outside > 10_000);
+    (dir, db, keyspace, model, outside)
+}
+
 #[test]
 fn they_leave_are_overwritten_and_come_back() {
     let (dir, db, keyspace) = new();
@@ -150,17 +166,7 @@ fn they_leave_are_overwritten_and_come_back() {
 
 #[test]
 fn those_that_are_overwritten_densely_come_back() {
-    let (_dir, db, keyspace) = new();
-    let (mut random, mut model) = (Random::new(common::seed(2)), Model::new());
-    write(
-        &db,
-        &keyspace,
-        &mut model,
-        &mut random,
-        (40_000, u64::MAX, 1_000_000),
-    );
-    let before = verified(&db);
-    assert!(before > 10_000);
+    let (_dir, db, keyspace, mut model, before) = apart(2);
     // All of them in order: leaf after leaf is written for nothing but changes.
     let keys: Vec<Vec<u8>> = model.keys().cloned().collect();
     for keys in keys.chunks(100) {
@@ -299,16 +305,7 @@ fn outside<'m>(file: &'m [u8], model: &'m Model) -> impl Iterator<Item = (&'m [u
 /// Who moves a value gives it a new checksum, and looks at the old one first, however often it was read before.
 #[test]
 fn a_value_that_was_damaged_after_it_was_read_is_not_moved() {
-    let (dir, db, keyspace) = new();
-    let (mut random, mut model) = (Random::new(common::seed(6)), Model::new());
-    write(
-        &db,
-        &keyspace,
-        &mut model,
-        &mut random,
-        (40_000, u64::MAX, 1_000_000),
-    );
-    assert!(verified(&db) > 10_000);
+    let (dir, db, keyspace, model, _) = apart(6);
     let path = dir.path().join("data");
     let bytes = std::fs::read(&path).unwrap();
     let file = std::fs::File::options().write(true).open(&path).unwrap();
@@ -333,16 +330,7 @@ fn a_value_that_was_damaged_after_it_was_read_is_not_moved() {
 
 #[test]
 fn a_damaged_value_holds_nobody_up() {
-    let (dir, db, keyspace) = new();
-    let (mut random, mut model) = (Random::new(common::seed(5)), Model::new());
-    write(
-        &db,
-        &keyspace,
-        &mut model,
-        &mut random,
-        (40_000, u64::MAX, 1_000_000),
-    );
-    assert!(verified(&db) > 10_000);
+    let (dir, db, keyspace, mut model, _) = apart(5);
     drop((keyspace, db));
 
     let path = dir.path().join("data");

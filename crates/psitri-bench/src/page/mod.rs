@@ -52,7 +52,7 @@ const CHARTS_DIRECTORY: &str = "charts";
 
 /// What the names of the sync modes mean.
 const DURABILITY: &str = "Durability: after none, a commit survives the death of the process; async adds a flush in the background; sync flushes before \
-     a commit returns, together with those that wait; write-through writes past the page cache where the engine can, and flushes each commit, or those that wait at the same time.";
+     a commit returns, together with those that wait; write-through does so without waiting for others to join.";
 
 /// The report of the results in `directory`, into `out`, which is created.
 pub fn write(directory: &Path, out: &Path) -> Result<()> {
