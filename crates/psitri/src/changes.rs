@@ -19,6 +19,7 @@ use crate::{
     buffer::{BufferCursor, Found, KeyspaceBuffer},
     expiry::Judge,
     layers::CSN_NEWEST,
+    merger::Tally,
     node::{Stored, ValuePointer, head},
     pager::Pager,
     tree::{Change, ChangeStream, KeyRange},
@@ -99,13 +100,14 @@ pub(crate) struct OwnChanges<'a, 'l> {
     /// Addresses of the out-of-line values that the tree takes over.
     adopted: &'l mut Vec<u64>,
     passed: u64,
+    tally: Tally<'l>,
     len_max: u64,
 }
 
 impl<'a, 'l> OwnChanges<'a, 'l> {
     /// All versions, uncommitted and expired ones too: for the transaction that wrote them. Its log names the values outside the buffers.
     pub fn new(cursor: BufferCursor<'a>, adopted: &'l mut Vec<u64>) -> OwnChanges<'a, 'l> {
-        OwnChanges::at(cursor, u64::MAX, None, adopted)
+        OwnChanges::at(cursor, u64::MAX, None, adopted, Tally::default())
     }
 
     /// All committed versions.
@@ -113,8 +115,9 @@ impl<'a, 'l> OwnChanges<'a, 'l> {
         cursor: BufferCursor<'a>,
         judge: Option<Judge<'a>>,
         adopted: &'l mut Vec<u64>,
+        tally: Tally<'l>,
     ) -> OwnChanges<'a, 'l> {
-        OwnChanges::at(cursor, CSN_NEWEST, judge, adopted)
+        OwnChanges::at(cursor, CSN_NEWEST, judge, adopted, tally)
     }
 
     fn at(
@@ -122,11 +125,13 @@ impl<'a, 'l> OwnChanges<'a, 'l> {
         csn: u64,
         judge: Option<Judge<'a>>,
         adopted: &'l mut Vec<u64>,
+        tally: Tally<'l>,
     ) -> OwnChanges<'a, 'l> {
         OwnChanges {
             entries: Entries::new(cursor, csn, judge),
             adopted,
             passed: 0,
+            tally,
             len_max: u64::MAX,
         }
     }
@@ -166,6 +171,7 @@ impl ChangeStream for OwnChanges<'_, '_> {
             self.adopted.push(pointer.address_units());
         }
         self.passed += 1;
+        self.tally.note(1);
         self.entries.advance();
         Ok(())
     }
@@ -216,6 +222,7 @@ pub(crate) struct FoldedChanges<'a, 'l> {
     next: Option<usize>,
     adopted: &'l mut Vec<u64>,
     passed: u64,
+    tally: Tally<'l>,
 }
 
 impl<'a, 'l> FoldedChanges<'a, 'l> {
@@ -224,6 +231,7 @@ impl<'a, 'l> FoldedChanges<'a, 'l> {
         buffers: &[&'a KeyspaceBuffer],
         judge: Option<Judge<'a>>,
         adopted: &'l mut Vec<u64>,
+        tally: Tally<'l>,
     ) -> (FoldedChanges<'a, 'l>, Vec<KeyRange>) {
         let mut deleted: Vec<KeyRange> = Vec::new();
         let mut layers = Vec::with_capacity(buffers.len());
@@ -243,6 +251,7 @@ impl<'a, 'l> FoldedChanges<'a, 'l> {
             next: None,
             adopted,
             passed: 0,
+            tally,
         };
         folded.choose();
         (folded, deleted)
@@ -297,12 +306,15 @@ impl ChangeStream for FoldedChanges<'_, '_> {
         }
         // (2): older buffers do not get a say. Newer ones have no entry of this key, or theirs would have been chosen.
         let key = passed.entries.key();
+        let mut entries = 1;
         for layer in older {
             if layer.head == passed.head && layer.entries.key() == key {
                 layer.entries.advance();
                 layer.settle();
+                entries += 1;
             }
         }
+        self.tally.note(entries);
         passed.entries.advance();
         passed.settle();
         self.passed += 1;
@@ -441,7 +453,8 @@ mod tests {
 
             let newest_first: Vec<&KeyspaceBuffer> = buffers.iter().rev().map(|b| &**b).collect();
             let mut adopted = Vec::new();
-            let (mut folded, ranges) = FoldedChanges::new(&newest_first, None, &mut adopted);
+            let (mut folded, ranges) =
+                FoldedChanges::new(&newest_first, None, &mut adopted, Tally::default());
             assert!(
                 ranges
                     .windows(2)

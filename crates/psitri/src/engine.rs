@@ -8,19 +8,17 @@
 //! (1) `visible_csn` only grows, and every commit up to it is in the layers of the state that is current then.
 //! (2) After a failed flush or write of the log or a superblock the engine is poisoned: nothing is written any more.
 
-use std::{
-    collections::BTreeMap,
-    sync::OnceLock,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
 use crate::{
     Options, Result,
+    admission::Admission,
     buffer::BufferError,
     counters::Counters,
     error::Error,
     events::Event,
     keyspace::{KeyspaceCore, Names},
+    merger::Headway,
     pager::Pager,
     pins::Registry,
     readers::OtherReaders,
@@ -116,10 +114,8 @@ pub(crate) struct Engine {
     pub counters: OwnLines<Counters>,
     #[cfg(feature = "metrics")]
     pub metrics: crate::metrics::Metrics,
-    /// Whether the active buffer may be half full.
-    is_filling: AtomicBool,
-    /// Fill of the active buffer when a writer was last slowed down.
-    paced_bytes: AtomicU64,
+    pub admission: OwnLines<Admission>,
+    pub merging: Headway,
     /// One checkpoint at a time.
     pub checkpointing: Mutex<()>,
     /// Readers in other processes.
@@ -134,9 +130,6 @@ pub(crate) struct Engine {
     /// Last: nobody else may open the files while anything above lives.
     pub _lock: Option<StorageLock>,
 }
-
-/// How long a writer waits for the merge before it looks again whether it failed.
-const STALL_POLL: Duration = Duration::from_millis(50);
 
 pub(crate) fn buffer_error(error: BufferError, reserve_bytes: usize) -> Error {
     match error {
@@ -261,8 +254,8 @@ impl Engine {
             counters: OwnLines(Counters::new(csn, opened_lsn)),
             #[cfg(feature = "metrics")]
             metrics: crate::metrics::Metrics::new(storage.describe()),
-            is_filling: AtomicBool::new(true),
-            paced_bytes: AtomicU64::new(0),
+            admission: OwnLines(Admission::new()),
+            merging: Headway::default(),
             checkpointing: Mutex::new(()),
             readers: Mutex::new(OtherReaders::default()),
             replay_from: AtomicU64::new(replay_from),
@@ -343,107 +336,6 @@ impl Engine {
         let mut signals = self.signals.lock.lock();
         signals.merge_wanted = true;
         self.signals.work.notify_all();
-    }
-
-    /// Lets a writer in: freezes a full buffer, and waits while too many are frozen.
-    #[inline]
-    pub fn admit(&self) -> Result<()> {
-        if self.is_filling.load(Ordering::Relaxed) {
-            return self.admit_looking();
-        }
-        Ok(())
-    }
-
-    /// Tells those who are let in later to look how full the active buffer is. Called at the end of every transaction that wrote to it,
-    /// and in the middle of those that write much; told beside somebody who found it empty a moment ago, it is lost until the next time.
-    #[inline]
-    pub fn note_filled(&self, generation: &Generation) {
-        let is_half_full = self.filled_bytes(generation) * 2 >= self.options.buffer_bytes as u64;
-        if is_half_full && !self.is_filling.load(Ordering::Relaxed) {
-            self.is_filling.store(true, Ordering::Relaxed);
-        }
-    }
-
-    #[cold]
-    fn admit_looking(&self) -> Result<()> {
-        let (generation, used, frozen) = {
-            let state = self.states.current();
-            let used = self.filled_bytes(state.active());
-            if used * 2 < self.options.buffer_bytes as u64 {
-                self.is_filling.store(false, Ordering::Relaxed);
-                return Ok(());
-            }
-            (state.active().id, used, frozen_count(&state))
-        };
-        self.admit_slowly(generation, used, frozen)
-    }
-
-    fn admit_slowly(&self, generation: u64, used: u64, frozen: usize) -> Result<()> {
-        let budget = self.options.buffer_bytes as u64;
-        if used >= budget {
-            if frozen < self.options.frozen_buffers {
-                return self.freeze(generation);
-            }
-            return self.wait_for_room(generation);
-        }
-        if frozen >= self.options.frozen_buffers {
-            self.pace(used, budget);
-        }
-        Ok(())
-    }
-
-    /// Slows a writer down in proportion to how near the stop is, so that the stop does not come: from half full on, up to
-    /// a millisecond for every 64 KiB that the writers fill.
-    fn pace(&self, used: u64, budget: u64) {
-        const STEP_BYTES: u64 = 64 << 10;
-        let paced = self.paced_bytes.load(Ordering::Relaxed);
-        if used >= paced && used < paced + STEP_BYTES {
-            return;
-        }
-        self.paced_bytes.store(used, Ordering::Relaxed);
-        let over = (used * 2).saturating_sub(budget).min(budget);
-        let pause_us = over * 1000 / budget;
-        std::thread::sleep(Duration::from_micros(pause_us));
-        self.counters.paced.fetch_add(1, Ordering::Relaxed);
-        self.counters
-            .paced_us
-            .fetch_add(pause_us, Ordering::Relaxed);
-    }
-
-    fn wait_for_room(&self, generation: u64) -> Result<()> {
-        let start = Instant::now();
-        let mut signals = self.signals.lock.lock();
-        let first_round = signals.rounds;
-        let result = loop {
-            if let Err(error) = self.check_writable() {
-                break Err(error);
-            }
-            {
-                let state = self.states.current();
-                if state.active().id != generation
-                    || frozen_count(&state) < self.options.frozen_buffers
-                {
-                    break Ok(());
-                }
-            }
-            // A merge that fails, for want of space say, is tried again; its error goes to those who need the room.
-            if let (Some(cause), true) = (&signals.failure, signals.rounds > first_round + 1) {
-                let what = format!("the write buffer is full and cannot be merged: {cause}");
-                break Err(Error::Stalled { what });
-            }
-            signals.merge_wanted = true;
-            self.signals.work.notify_all();
-            self.signals.done.wait_for(&mut signals, STALL_POLL);
-        };
-        drop(signals);
-        let waited = start.elapsed();
-        self.counters.stalls.fetch_add(1, Ordering::Relaxed);
-        self.counters
-            .stalled_us
-            .fetch_add(waited.as_micros() as u64, Ordering::Relaxed);
-        self.tell(|| Event::Stalled { waited });
-        result?;
-        self.freeze(generation)
     }
 
     /// Slots for new keyspaces, and the generation that is active where they are free: nothing up to the one before counts for them.

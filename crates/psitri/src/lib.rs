@@ -52,6 +52,8 @@ pub mod wal;
 
 // Under loom only the parts above are built: they hold the concurrent protocols.
 #[cfg(not(loom))]
+mod admission;
+#[cfg(not(loom))]
 mod backup;
 #[cfg(not(loom))]
 mod batch;

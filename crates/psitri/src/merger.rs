@@ -19,6 +19,7 @@
 //! (6) A merge looks at the clock once. What it drops as expired was so for everybody who looks later, unless the clock is set back; those
 //!     who looked before have pinned what it replaces, or are asked for their time.
 
+mod headway;
 mod when;
 
 use std::time::{Duration, Instant};
@@ -40,6 +41,7 @@ use crate::{
     tree::{self, ChangeStream, KeyRange, Root, Terms},
 };
 
+pub(crate) use headway::{Headway, Tally};
 pub(crate) use when::merge_bytes;
 use when::{TICK, Watch, merge_bytes_of};
 
@@ -311,6 +313,11 @@ impl<'f> Task<'f> {
         })
     }
 
+    fn entries(&self) -> u64 {
+        let buffers = self.buffers.iter();
+        buffers.map(|(_, buffer)| buffer.stats().entries).sum()
+    }
+
     /// What becomes of the keyspace: with all of the buffers in the root, or with what they have below a key.
     fn update(&self, root: Option<Root>, below: Option<&[u8]>) -> RootUpdate {
         let newest = self.buffers.first().map_or(0, |&(id, _)| id);
@@ -361,6 +368,9 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<u64> {
     for task in &tasks {
         make_visible(engine, task.csn_merged)?;
     }
+    engine
+        .merging
+        .begin(tasks.iter().map(Task::entries).sum::<u64>());
     let threads = threads_for(engine, tasks.len());
     let share = tasks.len().div_ceil(threads);
     let parts: Vec<Result<MergedPart>> = if threads == 1 {
@@ -391,6 +401,7 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<u64> {
             Err(error) => failure = Some(error),
         }
     }
+    engine.merging.end(failure.is_none());
     if let Some(error) = failure {
         engine.pager.discard(&merged.changes.births);
         return Err(error);
@@ -447,7 +458,7 @@ fn merge_each(
             .map(|&(_, buffer)| buffer)
             .filter(|buffer| !buffer.is_empty())
             .collect();
-        let entries: u64 = filled.iter().map(|buffer| buffer.stats().entries).sum();
+        let entries = task.entries();
         let bytes = filled.iter().map(|b| b.stats().bytes).sum::<u64>();
         merged.bytes += bytes;
         let has_own_pages = bytes >= OWN_PAGES_BYTES;
@@ -468,19 +479,20 @@ fn merge_each(
             && engine.signals.lock.lock().draining == 0;
         let pace = Pace { is_pressed, slice };
         let adopted = &mut merged.adopted;
+        let tally = Tally::of(&engine.merging);
         let judge = Judge::new(&engine.pager, task.now);
         let root = match filled.as_slice() {
             // (5)
             [] => None,
             &[buffer] => {
                 let ranges = flatten(buffer, CSN_NEWEST);
-                let mut changes = OwnChanges::committed(buffer.cursor(), judge, adopted);
+                let mut changes = OwnChanges::committed(buffer.cursor(), judge, adopted, tally);
                 let root = merge_stream(engine, task, pace, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)
             }
             several => {
-                let (mut changes, ranges) = FoldedChanges::new(several, judge, adopted);
+                let (mut changes, ranges) = FoldedChanges::new(several, judge, adopted, tally);
                 let root = merge_stream(engine, task, pace, &mut sink, &ranges, &mut changes)?;
                 merged.entries += changes.passed();
                 Some(root)

@@ -24,10 +24,19 @@ type Merged = Arc<AtomicU64>;
 
 fn load() -> (tempfile::TempDir, Database, Keyspace, Merged) {
     let dir = tempfile::tempdir().unwrap();
+    let (db, keyspace, merged) = load_by(ENTRIES, BUFFER_BYTES, |options| options.open(dir.path()));
+    (dir, db, keyspace, merged)
+}
+
+fn load_by(
+    entries: u32,
+    buffer_bytes: u64,
+    open: impl FnOnce(Options) -> Result<Database, psitri::Error>,
+) -> (Database, Keyspace, Merged) {
     let merged = Merged::default();
     let counter = Arc::clone(&merged);
-    let db = Options::new()
-        .buffer_bytes(BUFFER_BYTES as usize)
+    let options = Options::new()
+        .buffer_bytes(buffer_bytes as usize)
         .frozen_buffers(4)
         .idle_flush(Duration::from_secs(3600))
         .checkpoint_on_close(false)
@@ -35,23 +44,22 @@ fn load() -> (tempfile::TempDir, Database, Keyspace, Merged) {
             if matches!(event, Event::Merged { .. }) {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
-        })
-        .open(dir.path())
-        .unwrap();
+        });
+    let db = open(options).unwrap();
     let keyspace = db.keyspace("entries").unwrap();
     let mut txn = db.begin_direct(&[&keyspace]).unwrap();
-    txn.ingest(&keyspace, (0..ENTRIES).map(|n| (key(n), [0; 400])))
+    txn.ingest(&keyspace, (0..entries).map(|n| (key(n), [0; 400])))
         .unwrap();
     txn.commit().unwrap();
-    (dir, db, keyspace, merged)
+    (db, keyspace, merged)
 }
 
-/// Overwrites until so many bytes have been written to buffers.
-fn overwrite(db: &Database, keyspace: &Keyspace, bytes: u64) {
+/// Overwrites, so many entries a commit, until so many bytes have been written to buffers.
+fn overwrite(db: &Database, keyspace: &Keyspace, batch_len: u64, bytes: u64) {
     let mut n = 0u32;
-    for _ in 0..bytes / (100 * 400) {
+    for _ in 0..bytes / (batch_len * 400) {
         let mut batch = WriteBatch::new();
-        for _ in 0..100 {
+        for _ in 0..batch_len {
             n = n.wrapping_add(7_919) % ENTRIES;
             batch.upsert(keyspace, &key(n), &[1; 400]);
         }
@@ -69,7 +77,7 @@ fn while_they_come_quickly() {
     let mut folds = (0..3).map(|_| {
         let (_dir, db, keyspace, _) = load();
         let before = db.stats().unwrap();
-        overwrite(&db, &keyspace, 40 * BUFFER_BYTES);
+        overwrite(&db, &keyspace, 100, 40 * BUFFER_BYTES);
         let stats = db.stats().unwrap();
         let merges = stats.merges - before.merges;
         let buffers = (stats.merged_bytes - before.merged_bytes) / BUFFER_BYTES;
@@ -86,12 +94,31 @@ fn while_they_come_quickly() {
     assert!(folds.any(is_enough), "merges do not wait");
 }
 
+/// Those who write faster than that are slowed down from when the merge begins, and hardly ever stopped before it ends. In memory: no
+/// checkpoint comes between merges.
+#[test]
+fn and_writers_go_on_meanwhile() {
+    // Writers are looked at by 64 KiB.
+    let buffer_bytes = 2 << 20;
+    let mut runs = (0..3).map(|_| {
+        let (db, keyspace, _) = load_by(3 * ENTRIES, buffer_bytes, Options::in_memory);
+        overwrite(&db, &keyspace, 5, 30 * buffer_bytes);
+        let stats = db.stats().unwrap();
+        (stats.paced_us, stats.stalled_us)
+    });
+    let is_smooth = |(paced_us, stalled_us): (u64, u64)| {
+        println!("slowed down for {paced_us} us, stopped for {stalled_us} us");
+        paced_us > 2 * stalled_us
+    };
+    assert!(runs.any(is_smooth), "writers wait for whole merges");
+}
+
 /// One buffer is merged soon, though the next never comes.
 #[test]
 fn but_not_for_ever() {
     let (_dir, db, keyspace, merged) = load();
     let before = merged.load(Ordering::Relaxed);
-    overwrite(&db, &keyspace, 2 * BUFFER_BYTES);
+    overwrite(&db, &keyspace, 100, 2 * BUFFER_BYTES);
     let start = Instant::now();
     while merged.load(Ordering::Relaxed) == before {
         assert!(
@@ -109,7 +136,7 @@ fn and_not_for_those_who_close() {
     for _ in 0..4 {
         let (dir, db, keyspace, merged) = load();
         // Three buffers are frozen then, each with 300 entries, and the fourth is not full.
-        overwrite(&db, &keyspace, 400_000);
+        overwrite(&db, &keyspace, 100, 400_000);
         let frozen = db.stats().unwrap().frozen_buffers;
         let before = merged.load(Ordering::Relaxed);
         drop(keyspace);

@@ -14,6 +14,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
+    Options,
     engine::{Engine, frozen_count, ready},
     node::PAGE_BYTES,
     state::{Generation, State},
@@ -40,6 +41,10 @@ const MERGE_BYTES_SHORT: u64 = 4 << 20;
 /// Buffers whose merge would write more than so many times what they take wait for others: a merge of entries all over a large tree writes all of
 /// it, for one buffer or for four.
 const GATHER_WRITES_MIN: u64 = 2;
+/// A merge that writes so many times what one buffer takes waits for as many as there may be. With `m` for the time of a merge and `f` for that
+/// in which writers fill a buffer, four of five are merged in `m + 3f`, and three in `m + f`, which is more for `m < 5f`; up to about `10f`, or this, it is
+/// less by no more than a tenth, and those who write beside the merge do so at twice the speed.
+const GATHER_ALL_WRITES_MIN: u64 = 16;
 /// The next one is waited for as long as this share of the merge takes, at 0.5 GB/s, and no longer than that. In tests all is slower, and small.
 const GATHER_SHARE: u64 = 4;
 const GATHER_BYTES_PER_MS: u64 = if cfg!(debug_assertions) {
@@ -108,11 +113,15 @@ impl Watch {
             if csn != commit.0 {
                 commit = (csn, Instant::now());
             }
-            let has_room = (1..engine.options.frozen_buffers).contains(&waiting.count);
-            if !has_room || waiting.has_large_values || commit.1.elapsed() >= TICK {
+            let merge = self.share.cost(merge_bytes_of(engine, waiting.bytes));
+            let is_enough = waiting.count >= buffers_gathered(&engine.options, merge);
+            if waiting.count == 0
+                || is_enough
+                || waiting.has_large_values
+                || commit.1.elapsed() >= TICK
+            {
                 return;
             }
-            let merge = self.share.cost(merge_bytes_of(engine, waiting.bytes));
             let left = patience(waiting.bytes, merge).saturating_sub(since.elapsed());
             if left.is_zero() {
                 return;
@@ -199,6 +208,16 @@ impl Waiting {
             waiting.has_large_values |= generation.large_bytes.load(Ordering::Relaxed) > 0;
         }
         waiting
+    }
+}
+
+/// How many buffers are gathered for a merge that writes so many bytes. One is left to the writers beside the active one, who fill both in that
+/// time, unless a merge takes so long that it pays to wait for it, too.
+fn buffers_gathered(options: &Options, merge: u64) -> usize {
+    if merge >= GATHER_ALL_WRITES_MIN * options.buffer_bytes as u64 {
+        options.frozen_buffers
+    } else {
+        options.frozen_buffers - 1
     }
 }
 
