@@ -200,7 +200,7 @@ impl Options {
     }
 
     /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default 4. Writers are slowed down before that: when only one more
-    /// may wait, they go at the speed at which the room lasts until the merge ends, and a transaction may begin up to 50 ms later for it.
+    /// may wait, they go at the speed at which the room lasts until the merge ends, and transactions begin up to 50 ms later for it, one after the other.
     ///
     /// Those that wait are merged together: where writes are scattered over a tree much larger than a buffer, a merge rewrites much of the
     /// tree, and more buffers mean fewer merges. They are filled when merges fall behind, and while a merge that would rewrite much waits for more, for 200 ms

@@ -91,7 +91,7 @@ pub struct Stats {
     pub stalls: u64,
     /// How long writers waited for the merge, in microseconds.
     pub stalled_us: u64,
-    /// Times that a writer was slowed down, so that it need not wait: the buffer was more than half full, and as many as may wait did.
+    /// Times that a writer was slowed down, so that it need not wait: buffers were merged, and at most one more could be frozen.
     pub paced: u64,
     /// How long writers were slowed down, in microseconds.
     pub paced_us: u64,
