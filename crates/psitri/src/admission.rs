@@ -108,14 +108,15 @@ impl Engine {
     /// Slows a writer down that finds `used` of the active buffer filled, and `room` in it and in those that may be frozen after it.
     fn pace(&self, generation: u64, used: u64, room: u64) {
         let mut step = self.admission.step.lock();
-        if step.generation != generation {
+        if step.generation < generation {
             *step = Step {
                 generation,
                 used: 0,
                 at: Instant::now(),
             };
         }
-        let Some(filled) = used.checked_sub(step.used) else {
+        let filled = used.checked_sub(step.used);
+        let (Some(filled), true) = (filled, step.generation == generation) else {
             // Others were here since this was looked at.
             return;
         };
@@ -125,13 +126,16 @@ impl Engine {
             pause_after(spent, left, filled, room)
         });
         if pause >= PAUSE_MIN {
-            // Those who come now wait for the lock of the step (3), and look again.
+            // Those who come now wait for the lock of the step (3).
             let mut signals = self.signals.lock.lock();
+            let start = Instant::now();
             self.signals.done.wait_for(&mut signals, pause);
             drop(signals);
+            let paused = start.elapsed();
             self.counters.paced.fetch_add(1, Ordering::Relaxed);
-            (self.counters.paced_us).fetch_add(pause.as_micros() as u64, Ordering::Relaxed);
-        } else if left.is_some() && spent < STEP_MAX {
+            (self.counters.paced_us).fetch_add(paused.as_micros() as u64, Ordering::Relaxed);
+        } else if left.is_some() && (filled == 0 || spent < STEP_MAX) {
+            // The buffer is filled in chunks: who takes long over one has not been too fast when the next one comes.
             return;
         }
         *step = Step {

@@ -2,7 +2,8 @@
 //!
 //! # Lock order
 //! keyspace write locks (by id) -> `checkpointing` -> `tree` -> `keyspaces` -> `commits` -> `layers` -> counts of shared nodes -> the pager's
-//! space. Readers take none of them.
+//! space. Readers take none of them. The step of `admission.rs` comes before the locks of the signals, and a thread that holds the first of these may
+//! wait for it; no background thread takes it.
 //!
 //! # Invariants
 //! (1) `visible_csn` only grows, and every commit up to it is in the layers of the state that is current then.

@@ -1,5 +1,5 @@
 //! Story: entries all over a tree that is large beside the write buffer are overwritten as fast as they come. A merge rewrites most of the tree
-//! whatever it merges, so it waits until as many buffers are full as there may be, and not for those that never come.
+//! whatever it merges, so it waits until as many buffers are full as there may be, or all but one, and not for those that never come.
 #![cfg(not(loom))]
 
 use std::{
@@ -98,7 +98,7 @@ fn while_they_come_quickly() {
 /// checkpoint comes between merges.
 #[test]
 fn and_writers_go_on_meanwhile() {
-    // Writers are looked at by 64 KiB.
+    // Buffers are filled in chunks, of 64 KiB here, by which writers are looked at.
     let buffer_bytes = 2 << 20;
     let mut runs = (0..3).map(|_| {
         let (db, keyspace, _) = load_by(3 * ENTRIES, buffer_bytes, Options::in_memory);

@@ -43,7 +43,7 @@ const MERGE_BYTES_SHORT: u64 = 4 << 20;
 const GATHER_WRITES_MIN: u64 = 2;
 /// A merge that writes so many times what one buffer takes waits for as many as there may be. With `m` for the time of a merge and `f` for that
 /// in which writers fill a buffer, four of five are merged in `m + 3f`, and three in `m + f`, which is more for `m < 5f`; up to about `10f`, or this, it is
-/// less by no more than a tenth, and those who write beside the merge do so at twice the speed.
+/// less by about a tenth, and those who write beside the merge do so at twice the speed.
 const GATHER_ALL_WRITES_MIN: u64 = 16;
 /// The next one is waited for as long as this share of the merge takes, at 0.5 GB/s, and no longer than that. In tests all is slower, and small.
 const GATHER_SHARE: u64 = 4;
@@ -212,9 +212,9 @@ impl Waiting {
 }
 
 /// How many buffers are gathered for a merge that writes so many bytes. One is left to the writers beside the active one, who fill both in that
-/// time, unless a merge takes so long that it pays to wait for it, too.
+/// time, unless there are no more than two or a merge takes so long that it pays to wait for it, too.
 fn buffers_gathered(options: &Options, merge: u64) -> usize {
-    if merge >= GATHER_ALL_WRITES_MIN * options.buffer_bytes as u64 {
+    if options.frozen_buffers <= 2 || merge >= GATHER_ALL_WRITES_MIN * options.buffer_bytes as u64 {
         options.frozen_buffers
     } else {
         options.frozen_buffers - 1
@@ -273,6 +273,16 @@ impl Share {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_three_buffers_and_more_is_left_to_writers_unless_merges_are_long() {
+        let gathered = |frozen: usize, merge: u64| {
+            let options = Options::new().buffer_bytes(1 << 20).frozen_buffers(frozen);
+            buffers_gathered(&options, merge << 20)
+        };
+        assert_eq!([1, 2, 3, 4, 16].map(|n| gathered(n, 15)), [1, 2, 2, 3, 15]);
+        assert_eq!([1, 2, 3, 4, 16].map(|n| gathered(n, 16)), [1, 2, 3, 4, 16]);
+    }
 
     #[test]
     fn merges_that_write_much_more_than_they_take_wait_for_others() {
