@@ -5,7 +5,7 @@
 //! A merge takes up all frozen buffers and gives them all back when it ends; what writers can fill meanwhile is the active one, and another where a
 //! merge began before the last was frozen. At full speed they fill them in a fraction of that time, and wait for the rest of it. Instead they
 //! go at the speed at which the room is used up shortly before the merge ends, by what is [`left`](crate::merger::Headway::left) of it:
-//! whoever comes when they were too fast by [`PAUSE_MIN`] sleeps for as long, and those behind it wait for their turn. Between merges nothing is foreseen:
+//! whoever comes when they were too fast by [`PAUSE_MIN`] sleeps for as long, and those who need more of the buffer wait behind it. Between merges nothing is foreseen:
 //! where the merge thread waits for a checkpoint for the sake of its space, writers may have to wait for both.
 //!
 //! # Invariants
@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     events::Event,
     state::Generation,
-    sync::{AtomicBool, Mutex, Ordering},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering},
 };
 
 /// How long a writer waits for the merge before it looks again whether it failed.
@@ -35,7 +35,16 @@ const STEP_MAX: Duration = Duration::from_millis(10);
 pub(crate) struct Admission {
     /// Whether the active buffer may be half full, or its writers are to be slowed down.
     is_filling: AtomicBool,
+    /// Fill of the active buffer when a writer was last slowed down or let pass. It grows by chunks: most who come have nothing to do here.
+    used_seen: AtomicU64,
     step: Mutex<Step>,
+}
+
+/// How full the buffers are.
+struct Fill {
+    generation: u64,
+    used: u64,
+    frozen: usize,
 }
 
 /// Where the writers were when they were last looked at.
@@ -49,6 +58,7 @@ impl Admission {
     pub fn new() -> Admission {
         Admission {
             is_filling: AtomicBool::new(true),
+            used_seen: AtomicU64::new(0),
             step: Mutex::new(Step {
                 generation: 0,
                 used: 0,
@@ -82,67 +92,85 @@ impl Engine {
     #[cold]
     fn admit_looking(&self) -> Result<()> {
         let budget = self.options.buffer_bytes as u64;
-        let frozen_max = self.options.frozen_buffers;
-        let (generation, used, frozen) = {
-            let state = self.states.current();
-            let used = self.filled_bytes(state.active());
-            (state.active().id, used, frozen_count(&state))
-        };
-        // (1)
-        let is_short = frozen > 0 && frozen + 1 >= frozen_max;
-        if used >= budget {
-            if frozen >= frozen_max {
-                return self.wait_for_room(generation);
+        let fill = self.fill();
+        if fill.used >= budget {
+            if fill.frozen >= self.options.frozen_buffers {
+                return self.wait_for_room(fill.generation);
             }
-            return self.freeze(generation);
+            return self.freeze(fill.generation);
         }
-        if is_short {
-            let free = frozen_max.saturating_sub(frozen) as u64 * budget;
-            self.pace(generation, used, budget - used + free);
-        } else if used * 2 < budget {
-            self.admission.is_filling.store(false, Ordering::Relaxed);
+        if self.room_if_short(&fill).is_none() {
+            if fill.used * 2 < budget {
+                self.admission.is_filling.store(false, Ordering::Relaxed);
+            }
+        } else if self.admission.used_seen.load(Ordering::Relaxed) != fill.used {
+            self.pace();
         }
         Ok(())
     }
 
-    /// Slows a writer down that finds `used` of the active buffer filled, and `room` in it and in those that may be frozen after it.
-    fn pace(&self, generation: u64, used: u64, room: u64) {
-        let mut step = self.admission.step.lock();
-        if step.generation < generation {
-            *step = Step {
-                generation,
-                used: 0,
-                at: Instant::now(),
-            };
+    fn fill(&self) -> Fill {
+        let state = self.states.current();
+        Fill {
+            generation: state.active().id,
+            used: self.filled_bytes(state.active()),
+            frozen: frozen_count(&state),
         }
-        let filled = used.checked_sub(step.used);
-        let (Some(filled), true) = (filled, step.generation == generation) else {
-            // Others were here since this was looked at.
+    }
+
+    /// How much room there is in the active buffer and in those that may be frozen after it, where it is so little that writers are slowed down (1).
+    fn room_if_short(&self, fill: &Fill) -> Option<u64> {
+        let (budget, frozen_max) = (
+            self.options.buffer_bytes as u64,
+            self.options.frozen_buffers,
+        );
+        let is_short = fill.frozen > 0 && fill.frozen + 1 >= frozen_max;
+        let free = frozen_max.saturating_sub(fill.frozen) as u64 * budget;
+        is_short.then(|| budget.saturating_sub(fill.used) + free)
+    }
+
+    /// Slows down who comes to a buffer that was filled further since it was looked at.
+    fn pace(&self) {
+        let mut step = self.admission.step.lock();
+        // Others may have slept meanwhile, frozen the buffer, or seen to this one.
+        let fill = self.fill();
+        let Some(room) = self.room_if_short(&fill) else {
             return;
         };
-        let spent = step.at.elapsed();
-        let left = self.merging.left();
+        self.admission.used_seen.store(fill.used, Ordering::Relaxed);
+        let now = Instant::now();
+        let begun = Step {
+            generation: fill.generation,
+            used: fill.used,
+            at: now,
+        };
+        if step.generation != fill.generation || step.used > fill.used {
+            *step = begun;
+            return;
+        }
+        let (spent, filled) = (now - step.at, fill.used - step.used);
+        if filled == 0 {
+            return;
+        }
+        let left = self.headway.left();
         let pause = left.map_or(Duration::ZERO, |left| {
             pause_after(spent, left, filled, room)
         });
         if pause >= PAUSE_MIN {
-            // Those who come now wait for the lock of the step (3).
             let mut signals = self.signals.lock.lock();
-            let start = Instant::now();
             self.signals.done.wait_for(&mut signals, pause);
             drop(signals);
-            let paused = start.elapsed();
+            let paused = now.elapsed();
             self.counters.paced.fetch_add(1, Ordering::Relaxed);
             (self.counters.paced_us).fetch_add(paused.as_micros() as u64, Ordering::Relaxed);
-        } else if left.is_some() && (filled == 0 || spent < STEP_MAX) {
-            // The buffer is filled in chunks: who takes long over one has not been too fast when the next one comes.
-            return;
+            // Who wakes late has waited for what comes next.
+            *step = Step {
+                at: now + pause.min(paused),
+                ..begun
+            };
+        } else if left.is_none() || spent >= STEP_MAX {
+            *step = begun;
         }
-        *step = Step {
-            generation,
-            used,
-            at: Instant::now(),
-        };
     }
 
     fn wait_for_room(&self, generation: u64) -> Result<()> {

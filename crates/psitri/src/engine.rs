@@ -116,7 +116,7 @@ pub(crate) struct Engine {
     #[cfg(feature = "metrics")]
     pub metrics: crate::metrics::Metrics,
     pub admission: OwnLines<Admission>,
-    pub merging: Headway,
+    pub headway: Headway,
     /// One checkpoint at a time.
     pub checkpointing: Mutex<()>,
     /// Readers in other processes.
@@ -256,7 +256,7 @@ impl Engine {
             #[cfg(feature = "metrics")]
             metrics: crate::metrics::Metrics::new(storage.describe()),
             admission: OwnLines(Admission::new()),
-            merging: Headway::default(),
+            headway: Headway::default(),
             checkpointing: Mutex::new(()),
             readers: Mutex::new(OtherReaders::default()),
             replay_from: AtomicU64::new(replay_from),

@@ -369,7 +369,7 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<u64> {
         make_visible(engine, task.csn_merged)?;
     }
     engine
-        .merging
+        .headway
         .begin(tasks.iter().map(Task::entries).sum::<u64>());
     let threads = threads_for(engine, tasks.len());
     let share = tasks.len().div_ceil(threads);
@@ -401,7 +401,7 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<u64> {
             Err(error) => failure = Some(error),
         }
     }
-    engine.merging.end(failure.is_none());
+    engine.headway.end(failure.is_none());
     if let Some(error) = failure {
         engine.pager.discard(&merged.changes.births);
         return Err(error);
@@ -479,7 +479,7 @@ fn merge_each(
             && engine.signals.lock.lock().draining == 0;
         let pace = Pace { is_pressed, slice };
         let adopted = &mut merged.adopted;
-        let tally = Tally::of(&engine.merging);
+        let tally = Tally::of(&engine.headway);
         let judge = Judge::new(&engine.pager, task.now);
         let root = match filled.as_slice() {
             // (5)

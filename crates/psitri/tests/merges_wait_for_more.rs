@@ -113,6 +113,43 @@ fn and_writers_go_on_meanwhile() {
     assert!(runs.any(is_smooth), "writers wait for whole merges");
 }
 
+/// The same with several writers, each with a keyspace of its own: all of them get on.
+#[test]
+fn and_so_do_several_writers() {
+    let buffer_bytes = 2 << 20;
+    let mut runs = (0..3).map(|_| {
+        let (db, keyspace, _) = load_by(3 * ENTRIES, buffer_bytes, Options::in_memory);
+        let start = Instant::now();
+        let ratio = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4)
+                .map(|number| {
+                    let (db, mut own) = (&db, keyspace.clone());
+                    if number > 0 {
+                        own = db.keyspace(&format!("entries {number}")).unwrap();
+                    }
+                    scope.spawn(move || {
+                        overwrite(db, &own, 5, 10 * buffer_bytes);
+                        Instant::now()
+                    })
+                })
+                .collect();
+            let ends = writers.into_iter().map(|writer| writer.join().unwrap());
+            let ends: Vec<_> = ends.map(|end| end - start).collect();
+            let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
+            last.as_secs_f64() / first.as_secs_f64()
+        });
+        let stats = db.stats().unwrap();
+        (ratio, stats.paced_us, stats.stalled_us / 4)
+    });
+    let is_fair = |(ratio, paced_us, stalled_us): (f64, u64, u64)| {
+        println!(
+            "slowed down for {paced_us} us, stopped for {stalled_us} us each, the last took {ratio:.2} times as long as the first"
+        );
+        ratio < 2.0 && paced_us > stalled_us
+    };
+    assert!(runs.any(is_fair), "writers wait for whole merges");
+}
+
 /// One buffer is merged soon, though the next never comes.
 #[test]
 fn but_not_for_ever() {
