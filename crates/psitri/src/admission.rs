@@ -94,7 +94,7 @@ impl Engine {
         let budget = self.options.buffer_bytes as u64;
         let fill = self.fill();
         if fill.used >= budget {
-            if fill.frozen >= self.options.frozen_buffers {
+            if fill.frozen >= self.options.frozen_buffers_max() {
                 return self.wait_for_room(fill.generation);
             }
             return self.freeze(fill.generation);
@@ -122,7 +122,7 @@ impl Engine {
     fn room_if_short(&self, fill: &Fill) -> Option<u64> {
         let (budget, frozen_max) = (
             self.options.buffer_bytes as u64,
-            self.options.frozen_buffers,
+            self.options.frozen_buffers_max(),
         );
         let is_short = fill.frozen > 0 && fill.frozen + 1 >= frozen_max;
         let free = frozen_max.saturating_sub(fill.frozen) as u64 * budget;
@@ -184,7 +184,7 @@ impl Engine {
             {
                 let state = self.states.current();
                 if state.active().id != generation
-                    || frozen_count(&state) < self.options.frozen_buffers
+                    || frozen_count(&state) < self.options.frozen_buffers_max()
                 {
                     break Ok(());
                 }

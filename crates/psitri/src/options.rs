@@ -9,6 +9,12 @@ use std::{
 
 use crate::{Database, Error, Event, Result, events::Events, expiry::Clock};
 
+/// Frozen buffers, where nobody says how many: so many, and of small ones as many as take so much. What a merge writes to a tree much larger than a
+/// buffer is divided by their number; what a kill leaves to be replayed grows with what they take.
+const FROZEN_LEAST: usize = 4;
+const FROZEN_BYTES_LEAST: usize = 48 << 20;
+const FROZEN_MAX: usize = 16;
+
 /// What a returned commit survives. Each mode survives `kill -9`; none can corrupt the database.
 ///
 /// | mode | power loss | a commit costs |
@@ -130,7 +136,7 @@ impl fmt::Display for ReadMode {
 #[derive(Debug, Clone)]
 pub struct Options {
     pub(crate) buffer_bytes: usize,
-    pub(crate) frozen_buffers: usize,
+    frozen_buffers: Option<usize>,
     pub(crate) durability: Durability,
     pub(crate) async_interval: Duration,
     pub(crate) idle_flush: Duration,
@@ -152,7 +158,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             buffer_bytes: 64 << 20,
-            frozen_buffers: 4,
+            frozen_buffers: None,
             durability: Durability::None,
             async_interval: Duration::from_millis(100),
             idle_flush: Duration::from_secs(1),
@@ -173,7 +179,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults: 64 MiB buffer, four frozen buffers, durability `none`, one merge thread.
+    /// The defaults: 64 MiB buffer, at most four frozen ones, durability `none`, one merge thread.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -185,7 +191,8 @@ impl Options {
         Options::default()
     }
 
-    /// Bytes that the active write buffer takes before it is frozen and merged. 256 KiB to 2 GiB; default 64 MiB.
+    /// Bytes that the active write buffer takes before it is frozen and merged. 256 KiB to 2 GiB; default 64 MiB. Beside it there may be as many
+    /// frozen ones as [`frozen_buffers`](Options::frozen_buffers) says.
     /// A transaction that writes more than half of this spills into the tree and is merged as it goes.
     ///
     /// ```
@@ -199,7 +206,8 @@ impl Options {
         self
     }
 
-    /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default 4. Writers are slowed down before that: when only one more
+    /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default: as many of [`buffer_bytes`](Options::buffer_bytes) as take
+    /// 48 MiB, but at least 4 and at most 16: 8 of 6 MiB, 4 of 12 MiB and more. Writers are slowed down before that: when only one more
     /// may wait, they go at the speed at which the room lasts until the merge ends, and transactions begin up to 50 ms later for it, one after the other.
     ///
     /// Those that wait are merged together: where writes are scattered over a tree much larger than a buffer, a merge rewrites much of the
@@ -213,8 +221,15 @@ impl Options {
     /// # Ok(()) }
     /// ```
     pub fn frozen_buffers(mut self, count: usize) -> Options {
-        self.frozen_buffers = count;
+        self.frozen_buffers = Some(count);
         self
+    }
+
+    /// How many buffers may be frozen at a time.
+    #[inline]
+    pub(crate) fn frozen_buffers_max(&self) -> usize {
+        let by_bytes = || FROZEN_BYTES_LEAST / self.buffer_bytes.max(1);
+        (self.frozen_buffers).unwrap_or_else(|| by_bytes().clamp(FROZEN_LEAST, FROZEN_MAX))
     }
 
     /// Durability of commits that do not name one. Default [`Durability::None`].
@@ -624,7 +639,7 @@ impl Options {
             Ok(())
         }
         within("buffer_bytes", self.buffer_bytes, 256 << 10, 2 << 30)?;
-        within("frozen_buffers", self.frozen_buffers, 1, 16)?;
+        within("frozen_buffers", self.frozen_buffers_max(), 1, FROZEN_MAX)?;
         within("merge_threads", self.merge_threads, 1, 64)?;
         within(
             "wal_segment_bytes",

@@ -250,7 +250,7 @@ impl Engine {
             pending_bytes: space.pending_bytes,
             written_bytes: self.pager.written_total(),
             buffer_bytes_max: self.options.buffer_bytes as u64,
-            frozen_buffers_max: self.options.frozen_buffers as u64,
+            frozen_buffers_max: self.options.frozen_buffers_max() as u64,
             csn,
             commits: csn.saturating_sub(counters.opened_csn),
             merges: count(&counters.merges),

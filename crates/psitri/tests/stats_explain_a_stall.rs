@@ -51,6 +51,22 @@ fn a_transaction_that_holds_buffers_back_is_seen() {
 }
 
 #[test]
+fn small_buffers_may_wait_in_greater_number_unless_somebody_says_how_many() {
+    let may_wait = |options: Options| {
+        let db = options.in_memory().unwrap();
+        db.stats().unwrap().frozen_buffers_max
+    };
+    let by_size = |bytes: usize| may_wait(Options::new().buffer_bytes(bytes));
+    assert_eq!(may_wait(Options::new()), 4);
+    assert_eq!(
+        [12 << 20, 6 << 20, 3 << 20, 256 << 10].map(by_size),
+        [4, 8, 16, 16]
+    );
+    let said = Options::new().buffer_bytes(256 << 10).frozen_buffers(5);
+    assert_eq!(may_wait(said), 5);
+}
+
+#[test]
 fn commits_log_and_checkpoints_are_counted_from_the_opening() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");

@@ -236,7 +236,9 @@ impl<const DIRECT: bool> Engine for Native<DIRECT> {
             lines.push("no checkpoint on closing".to_owned());
         }
         if let Some(bytes) = settings.write_buffer_bytes {
-            lines.push(format!("buffer_bytes {bytes}"));
+            lines.push(format!(
+                "buffer_bytes {bytes}, and the default number of frozen ones: as many as take 48 MiB, 4 to 16"
+            ));
         }
         if let (Some(bytes), Some(asked)) = (pinned_bytes(settings), settings.cache_bytes) {
             lines.push(match bytes < asked {

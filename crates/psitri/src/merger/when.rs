@@ -214,10 +214,11 @@ impl Waiting {
 /// How many buffers are gathered for a merge that writes so many bytes. One is left to the writers beside the active one, who fill both in that
 /// time, unless there are no more than two or a merge takes so long that it pays to wait for it, too.
 fn buffers_gathered(options: &Options, merge: u64) -> usize {
-    if options.frozen_buffers <= 2 || merge >= GATHER_ALL_WRITES_MIN * options.buffer_bytes as u64 {
-        options.frozen_buffers
+    let all = options.frozen_buffers_max();
+    if all <= 2 || merge >= GATHER_ALL_WRITES_MIN * options.buffer_bytes as u64 {
+        all
     } else {
-        options.frozen_buffers - 1
+        all - 1
     }
 }
 
@@ -231,7 +232,7 @@ fn patience(bytes: u64, merge: u64) -> Duration {
 
 /// (1)
 fn may_freeze(engine: &Engine) -> bool {
-    frozen_count(&engine.states.current()) < engine.options.frozen_buffers
+    frozen_count(&engine.states.current()) < engine.options.frozen_buffers_max()
         && engine.signals.lock.lock().failure.is_none()
 }
 

@@ -371,12 +371,15 @@ fn and_buffers_that_wait_for_a_merge() {
             db.snapshot().count(&keyspace, ..).unwrap(),
             u64::from(written)
         );
-        for _ in 0..round * 3_000 {
+        // Large commits come faster than they are merged.
+        for _ in 0..round * 6 {
             let mut txn = db.begin(&[&keyspace]).unwrap();
-            txn.upsert(&keyspace, &key(written), &written.to_be_bytes().repeat(20))
-                .unwrap();
+            for _ in 0..500 {
+                txn.upsert(&keyspace, &key(written), &written.to_be_bytes().repeat(20))
+                    .unwrap();
+                written += 1;
+            }
             txn.commit().unwrap();
-            written += 1;
         }
         drop(keyspace);
         db.close().unwrap();
