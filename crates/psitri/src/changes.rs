@@ -14,6 +14,8 @@
 //! (4) A value outside the buffers is noted as adopted when its entry is passed, and only then.
 //! (5) An entry that has expired comes out as a removal: it hides what is older, in the buffers and in the tree.
 
+use std::rc::Rc;
+
 use crate::{
     Result,
     buffer::{BufferCursor, Found, KeyspaceBuffer},
@@ -187,7 +189,7 @@ struct Layer<'a> {
     /// The first bytes of its present key; all ones when it has none.
     head: u64,
     /// Ranges that newer buffers deleted, disjoint and ascending; those before the present key are passed.
-    hidden: Vec<KeyRange>,
+    hidden: Rc<Vec<KeyRange>>,
     hidden_passed: usize,
 }
 
@@ -233,18 +235,21 @@ impl<'a, 'l> FoldedChanges<'a, 'l> {
         adopted: &'l mut Vec<u64>,
         tally: Tally<'l>,
     ) -> (FoldedChanges<'a, 'l>, Vec<KeyRange>) {
-        let mut deleted: Vec<KeyRange> = Vec::new();
+        let mut deleted: Rc<Vec<KeyRange>> = Rc::default();
         let mut layers = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             let mut layer = Layer {
                 entries: Entries::new(buffer.cursor(), CSN_NEWEST, judge),
                 head: 0,
-                hidden: deleted.clone(),
+                hidden: Rc::clone(&deleted),
                 hidden_passed: 0,
             };
             layer.settle();
             layers.push(layer);
-            deleted = union(deleted, flatten(buffer, CSN_NEWEST));
+            let ranges = flatten(buffer, CSN_NEWEST);
+            if !ranges.is_empty() {
+                deleted = Rc::new(union(deleted.to_vec(), ranges));
+            }
         }
         let mut folded = FoldedChanges {
             layers,
@@ -254,7 +259,7 @@ impl<'a, 'l> FoldedChanges<'a, 'l> {
             tally,
         };
         folded.choose();
-        (folded, deleted)
+        (folded, deleted.to_vec())
     }
 
     pub fn passed(&self) -> u64 {

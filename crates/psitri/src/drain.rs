@@ -8,6 +8,7 @@
 //! (1) Whoever waits holds the write locks of the keyspaces that it waits for, or does not wait for what an open transaction holds back.
 //! (2) The wait ends though others write: only generations that were there when it began are waited for, and those that have something of the
 //!     keyspaces whose write locks the caller holds.
+//! (3) Where merges fail, no more buffers are frozen than may be: whoever tries again and again would have the next one filled each time.
 //!
 //! # Failure modes
 //! A merge that fails is tried again, without end; who has waited for two attempts is given its error.
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use crate::{
     Result,
-    engine::Engine,
+    engine::{Engine, frozen_count},
     error::Error,
     keyspace::KeyspaceCore,
     state::{Generation, State},
@@ -54,12 +55,16 @@ impl Engine {
         let first_round = self.signals.lock.lock().rounds;
         loop {
             self.check_writable()?;
-            let (generation, (active, frozen)) = {
+            let (generation, has_room, (active, frozen)) = {
                 let state = self.states.current();
-                (state.active().id, pending(&state))
+                let has_room = frozen_count(&state) < self.options.frozen_buffers_max();
+                (state.active().id, has_room, pending(&state))
             };
             if active {
-                self.freeze(generation)?;
+                // (3)
+                if has_room || self.signals.lock.lock().failure.is_none() {
+                    self.freeze(generation)?;
+                }
             } else if !frozen {
                 return Ok(());
             }

@@ -604,7 +604,11 @@ fn publish_some(engine: &Engine, merged: &mut MergedPart) {
     engine.wait_for_space();
 }
 
-fn publish(engine: &Engine, fold: &Fold, merged: MergedPart) {
+fn publish(engine: &Engine, fold: &Fold, mut merged: MergedPart) {
+    // There may be thousands of values, and of keyspaces.
+    merged.adopted.sort_unstable();
+    let mut slots = fold.slots.clone();
+    slots.sort_unstable();
     let mut tree = engine.tree.lock();
     // A keyspace that was dropped meanwhile took its tree with it: what was merged for it is dead at birth.
     let state = engine.states.current();
@@ -619,8 +623,8 @@ fn publish(engine: &Engine, fold: &Fold, merged: MergedPart) {
     let mut unused = Vec::new();
     for generation in &fold.generations {
         generation.large_values.lock().retain(|(slot, pointer)| {
-            let here = fold.slots.contains(slot);
-            if here && !merged.adopted.contains(&pointer.address_units()) {
+            let here = slots.binary_search(slot).is_ok();
+            if here && (merged.adopted.binary_search(&pointer.address_units())).is_err() {
                 unused.push(value_extent(pointer));
             }
             !here

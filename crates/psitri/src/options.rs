@@ -207,22 +207,29 @@ impl Options {
     }
 
     /// Frozen buffers that may wait for merge before writers are stopped. 1 to 16; default: as many of [`buffer_bytes`](Options::buffer_bytes) as take
-    /// 48 MiB, but at least 4 and at most 16: 8 of 6 MiB, 4 of 12 MiB and more. Writers are slowed down before that: when only one more
+    /// at most 48 MiB, but at least 4 and at most 16: 8 of 6 MiB, 4 of 10 MiB and more. Writers are slowed down before that: when only one more
     /// may wait, they go at the speed at which the room lasts until the merge ends, and transactions begin up to 50 ms later for it, one after the other.
     ///
     /// Those that wait are merged together: where writes are scattered over a tree much larger than a buffer, a merge rewrites much of the
     /// tree, and more buffers mean fewer merges. They are filled when merges fall behind, and while a merge that would rewrite much waits for more, for 200 ms
-    /// each at most. After a kill all of them are replayed from the log.
+    /// each at most. After a kill all of them are replayed from the log. A lookup asks each of them before the tree, and a cursor joins them. Direct
+    /// transactions, checkpoints and closing freeze the active one, too, whatever is frozen already, unless merges fail.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
-    /// // At most 3 x 8 MiB of writes wait in memory.
+    /// // Writes that wait in memory take about 3 x 8 MiB at most.
     /// let db = psitri::Options::new().buffer_bytes(8 << 20).frozen_buffers(2).in_memory()?;
     /// # Ok(()) }
     /// ```
     pub fn frozen_buffers(mut self, count: usize) -> Options {
         self.frozen_buffers = Some(count);
         self
+    }
+
+    /// How much each buffer may have of what four of them may have so many bytes of each.
+    pub(crate) fn per_buffer(&self, bytes: u64) -> u64 {
+        let (usual, most) = (FROZEN_LEAST as u64, self.frozen_buffers_max() as u64);
+        bytes / usual.max(most) * usual
     }
 
     /// How many buffers may be frozen at a time.

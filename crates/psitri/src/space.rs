@@ -118,6 +118,8 @@ impl Engine {
             .awaiting_bytes_least(self.pager.live_bytes())
             .max(buffer_bytes / LARGE_BUFFER_SHARE)
             .min(self.options.checkpoint_bytes);
+        // What all buffers together have that is not merged is what the file grows by, and what an opening reads after a kill.
+        let bytes_max = self.options.per_buffer(bytes_max);
         let filled = u128::from(bytes) * u128::from(buffer_bytes) / u128::from(bytes_max);
         u64::try_from(filled).unwrap_or(u64::MAX).min(buffer_bytes)
     }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use psitri::{Database, Keyspace, Options, storage::sim::SimStorage};
+use psitri::{Database, Error, Keyspace, Options, storage::sim::SimStorage};
 
 /// A twentieth of it is two seconds.
 const IDLE: Duration = Duration::from_secs(40);
@@ -122,6 +122,14 @@ fn what_cannot_be_merged_does_not_pile_up() {
     for n in 0..25 {
         put(&db, &keyspace, n);
         thread::sleep(Duration::from_millis(120));
+        let stats = db.stats().unwrap();
+        assert!(stats.frozen_buffers <= 2, "{}", stats.frozen_buffers);
+    }
+    // Nor for those who want it merged, however often they try.
+    for n in 0..3 {
+        put(&db, &keyspace, n);
+        let stalled = db.begin_direct(&[&keyspace]);
+        assert!(matches!(stalled, Err(Error::Stalled { .. })));
         let stats = db.stats().unwrap();
         assert!(stats.frozen_buffers <= 2, "{}", stats.frozen_buffers);
     }

@@ -43,7 +43,7 @@ const MERGE_BYTES_SHORT: u64 = 4 << 20;
 const GATHER_WRITES_MIN: u64 = 2;
 /// A merge that writes so many times what one buffer takes waits for as many as there may be. With `m` for the time of a merge and `f` for that
 /// in which writers fill a buffer, four of five are merged in `m + 3f`, and three in `m + f`, which is more for `m < 5f`; up to about `10f`, or this, it is
-/// less by about a tenth, and those who write beside the merge do so at twice the speed.
+/// less by about a tenth, and those who write beside the merge do so at twice the speed. Of nine and more, a merge that waits at all writes more than that.
 const GATHER_ALL_WRITES_MIN: u64 = 16;
 /// The next one is waited for as long as this share of the merge takes, at 0.5 GB/s, and no longer than that. In tests all is slower, and small.
 const GATHER_SHARE: u64 = 4;

@@ -189,7 +189,9 @@ impl WriteTxn {
         if keyspaces.iter().any(|k| k.core.database != engine.id) {
             return Err(Error::ForeignKeyspace);
         }
-        engine.admit()?;
+        if kind == TxnKind::Buffered {
+            engine.admit()?;
+        }
         let stood_aside = if let [keyspace] = keyspaces {
             self.enlist(&keyspace.core, waits)?
         } else {

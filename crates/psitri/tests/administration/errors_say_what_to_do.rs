@@ -456,6 +456,7 @@ fn damage_is_an_error_that_names_the_place() {
 fn simulated(disk: &SimStorage) -> Database {
     let options = Options::new()
         .buffer_bytes(256 << 10)
+        .frozen_buffers(4)
         .wal_segment_bytes(64 << 10);
     Database::open_on(Arc::new(disk.clone()), options).unwrap()
 }

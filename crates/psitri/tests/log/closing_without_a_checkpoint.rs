@@ -362,7 +362,7 @@ fn and_large_values_are_merged() {
 #[test]
 fn and_buffers_that_wait_for_a_merge() {
     let dir = tempfile::tempdir().unwrap();
-    let small = || options(Durability::None).buffer_bytes(256 << 10);
+    let small = || (options(Durability::None).buffer_bytes(256 << 10)).frozen_buffers(4);
     let (mut written, mut logs) = (0_u32, Vec::new());
     for round in 0..8 {
         let db = small().open(dir.path()).unwrap();

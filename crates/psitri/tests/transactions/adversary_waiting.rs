@@ -131,6 +131,15 @@ impl Gate {
     }
 }
 
+/// Also where an assertion fails before that.
+struct OpenedAtEnd<'g>(&'g Gate);
+
+impl Drop for OpenedAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
 impl Storage for GateStorage {
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn StorageFile>, StorageError> {
         let file = self.inner.open(name, mode)?;
@@ -261,6 +270,42 @@ fn a_direct_transaction_does_not_begin_under_the_merge() {
             txn.upsert(ks, b"key", b"value").unwrap();
             txn.commit().unwrap();
         });
+    });
+}
+
+/// A direct transaction fills no shared buffer: that all are full is nothing to it, unless they have something of its keyspaces.
+#[test]
+fn a_direct_transaction_does_not_wait_for_room_in_the_buffer() {
+    within_time(|| {
+        let storage = GateStorage::new(9);
+        let gate = Arc::clone(&storage.gate);
+        let db = Database::open_on(Arc::new(storage), options()).unwrap();
+        let (ks, other) = (db.keyspace("k").unwrap(), db.keyspace("other").unwrap());
+        gate.close();
+        std::thread::scope(|scope| {
+            let opened = OpenedAtEnd(&gate);
+            let filling = scope.spawn(|| {
+                for number in 0..2000u32 {
+                    put(&db, &ks, &number.to_be_bytes(), &[7; 1000]);
+                }
+            });
+            gate.wait_for_somebody();
+            while db.stats().unwrap().buffer_bytes < 256 << 10 {
+                std::thread::yield_now();
+            }
+            let mut txn = db.begin_direct(&[&other]).unwrap();
+            txn.upsert(&other, b"key", b"value").unwrap();
+            assert_eq!(db.stats().unwrap().merges, 0);
+            assert!(!filling.is_finished(), "there is no room");
+            drop(opened);
+            txn.commit().unwrap();
+            filling.join().unwrap();
+        });
+        assert_eq!(db.snapshot().count(&ks, ..).unwrap(), 2000);
+        assert_eq!(
+            db.get(&other, b"key").unwrap().as_deref(),
+            Some(&b"value"[..])
+        );
     });
 }
 
