@@ -13,7 +13,7 @@
 //! (2) A writer sleeps no longer than [`PAUSE_MAX`] at a time: if the merge gets nowhere, those who find the last buffer full learn why.
 //! (3) What is waited for at a lock here is a sleep, which ends by itself: a thread may come with transactions open on other keyspaces.
 //! (4) Direct transactions do not come here: they fill no shared buffer. What these have of their keyspaces they have merged (`drain.rs`), for which
-//!     one buffer more than may be may be frozen.
+//!     each of them may freeze one buffer more than may wait, unless merges fail.
 
 use std::time::{Duration, Instant};
 
