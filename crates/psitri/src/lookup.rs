@@ -311,7 +311,7 @@ fn is_worth_a_table(pager: &Pager, root: Root, table_bytes: u128) -> Result<bool
     for sample in 0..SAMPLES {
         let start = Instant::now();
         let rank = root.keys / SAMPLES * sample;
-        let Some((at, leaf, _)) = tree::leaf_at(pager, root, rank)? else {
+        let Some((at, leaf)) = tree::leaf_at(pager, root, rank)? else {
             return Ok(false);
         };
         bytes += at.bytes();

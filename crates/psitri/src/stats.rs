@@ -221,6 +221,8 @@ pub struct VerifyReport {
     pub keyspaces: u64,
     /// Nodes read and checked.
     pub nodes: u64,
+    /// Of them: changes of a leaf that lie in front of it.
+    pub deltas: u64,
     /// Keys in them.
     pub keys: u64,
     /// Values outside the leaves, read and checked.
@@ -430,6 +432,7 @@ impl Database {
         }
         report.nodes = check.nodes;
         report.keys = check.keys - own_keys.min(check.keys);
+        report.deltas = check.deltas;
         report.values_out_of_line = check.values_out_of_line;
         if report.errors.is_empty() {
             report.errors.extend(check.wrong_count());

@@ -141,7 +141,9 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     fn leaf_goes_on(&self) -> bool {
         let leaf = self.tree.leaf();
-        leaf.is_some_and(|(leaf, index)| neighbour(index, self.forward) < leaf.len())
+        leaf.is_some_and(|(leaf, index)| {
+            (self.tree.first()..leaf.len()).contains(&neighbour(index, self.forward))
+        })
     }
 
     /// To the entry at `index` of the run, or the first one behind it that has not expired.
@@ -251,7 +253,7 @@ impl<'a> Cursor<'a> {
             return self.advance(0);
         };
         let (leaf, index) = self.tree.leaf().expect("the tree stands on a key");
-        let (first, last) = (0, leaf.len() - 1);
+        let (first, last) = (self.tree.first(), leaf.len() - 1);
         let moved = match (self.forward, range.hi()) {
             (true, None) => {
                 self.order.remove(0);
@@ -440,7 +442,8 @@ impl<'a> Cursor<'a> {
                 .flatten();
             // In a leaf that was just come to, most often neither end is; otherwise it is not far.
             let last = leaf.len() - 1;
-            let place = |key| match index {
+            let first = self.tree.first();
+            let place = |key| match index - first {
                 0 if leaf.cmp_key(last, key).is_lt() => leaf.len(),
                 _ => leaf.lower_bound_from(index, key),
             };
@@ -453,9 +456,14 @@ impl<'a> Cursor<'a> {
             } else {
                 leaf.lower_bound(&self.lo)
             };
+            let lo = lo.max(self.tree.first());
             lo.max(after_layer).min(index)..index + 1
         };
-        let leaf_first = if self.forward { 0 } else { leaf.len() - 1 };
+        let leaf_first = if self.forward {
+            self.tree.first()
+        } else {
+            leaf.len() - 1
+        };
         if index == leaf_first && matches!(leaf.value(index), Stored::External(_)) {
             for steps in 1..=VALUES_AHEAD {
                 ask_for_value(self.view.pager, leaf, self.ahead_of(index, steps));

@@ -219,7 +219,7 @@ impl<'a> Cursor<'a> {
             }
             if passes_tree && let Some(leaf) = leaf {
                 let next = neighbour(index, forward);
-                if next < leaf.len() {
+                if (self.tree.first()..leaf.len()).contains(&next) {
                     index = next;
                 } else {
                     self.lockstep.is_behind = true;

@@ -29,6 +29,8 @@ const BOTH: u8 = TREE | LAYER;
 /// Where the tree stands.
 struct LeafSide<'a> {
     leaf: Leaf<'a>,
+    /// The first index that is read.
+    first: usize,
     index: usize,
     /// Of the suffix at the index. It is turned, as all heads are here.
     head: u64,
@@ -46,9 +48,10 @@ struct LayerSide<'a> {
 }
 
 impl<'a> LeafSide<'a> {
-    fn new(leaf: Leaf<'a>, index: usize, forward: bool) -> LeafSide<'a> {
+    fn new(leaf: Leaf<'a>, first: usize, index: usize, forward: bool) -> LeafSide<'a> {
         let mut side = LeafSide {
             leaf,
+            first,
             index,
             head: 0,
             turn: if forward { 0 } else { u64::MAX },
@@ -67,7 +70,7 @@ impl<'a> LeafSide<'a> {
     #[inline(always)]
     fn pass(&mut self) -> bool {
         let next = self.index.wrapping_add(self.stride);
-        if next >= self.leaf.len() {
+        if !(self.first..self.leaf.len()).contains(&next) {
             return false;
         }
         self.index = next;
@@ -113,7 +116,7 @@ impl<'a> Cursor<'a> {
             return self.look_ahead(u64::from(passes_tree));
         }
         let (leaf, index) = self.tree.leaf().expect("the tree is a source");
-        let mut tree = LeafSide::new(leaf, index, self.forward);
+        let mut tree = LeafSide::new(leaf, self.tree.first(), index, self.forward);
         self.lockstep.empty();
         if passes_tree && !tree.pass() {
             self.lockstep.is_behind = true;

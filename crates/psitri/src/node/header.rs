@@ -12,11 +12,11 @@
 //!
 //! Invariants:
 //! (1) An image's length is `units * 64` and at least one unit.
-//! (2) `count >= 1`. Level is 0 for leaves and at least 1 for inner nodes.
+//! (2) `count >= 1`. Level is 0 for leaves and deltas, and at least 1 for inner nodes.
 
 use super::error::NodeError;
 use super::reference::NodeRef;
-use super::{UNIT_BYTES, inner_validate, leaf_validate};
+use super::{UNIT_BYTES, delta, inner_validate, leaf_validate};
 
 pub(super) const HEADER_BYTES: usize = 24;
 pub(super) const KIND_AT: usize = 4;
@@ -38,6 +38,8 @@ pub enum NodeKind {
     LeafFixed = 2,
     /// Leaf with consecutive integer keys, of which only the first is stored.
     LeafDense = 3,
+    /// Changes of a leaf, in front of it.
+    Delta = 8,
     /// Inner node that routes on one byte.
     InnerBytes = 16,
     /// Inner node that routes on truncated separators.
@@ -52,16 +54,23 @@ impl NodeKind {
             1 => NodeKind::LeafSlotted,
             2 => NodeKind::LeafFixed,
             3 => NodeKind::LeafDense,
+            8 => NodeKind::Delta,
             16 => NodeKind::InnerBytes,
             17 => NodeKind::InnerSeparators,
             _ => return None,
         })
     }
 
-    /// Whether nodes of this kind hold entries rather than children.
+    /// Whether nodes of this kind hold all entries of a range of keys.
     #[inline]
     pub fn is_leaf(self) -> bool {
-        (self as u8) < NodeKind::InnerBytes as u8
+        (self as u8) < NodeKind::Delta as u8
+    }
+
+    /// Whether nodes of this kind hold children.
+    #[inline]
+    pub fn is_inner(self) -> bool {
+        self as u8 >= NodeKind::InnerBytes as u8
     }
 }
 
@@ -77,7 +86,7 @@ pub(super) fn write(bytes: &mut [u8], kind: NodeKind, level: u8, flags: u8, coun
         bytes.len() >= HEADER_BYTES && bytes.len().is_multiple_of(UNIT_BYTES),
         "header (1)"
     );
-    debug_assert!(count >= 1 && kind.is_leaf() == (level == 0), "header (2)");
+    debug_assert!(count >= 1 && kind.is_inner() == (level > 0), "header (2)");
     let units = (bytes.len() / UNIT_BYTES) as u32;
     bytes[..HEADER_BYTES].fill(0);
     bytes[KIND_AT] = kind as u8;
@@ -127,7 +136,7 @@ pub fn check(bytes: &[u8], at: NodeRef) -> Result<(), NodeError> {
 }
 
 /// Header invariants (1) and (2).
-fn check_header(bytes: &[u8]) -> Result<NodeKind, NodeError> {
+pub(super) fn check_header(bytes: &[u8]) -> Result<NodeKind, NodeError> {
     if bytes.len() < UNIT_BYTES || !bytes.len().is_multiple_of(UNIT_BYTES) {
         return Err(NodeError::Length {
             expected: bytes.len().next_multiple_of(UNIT_BYTES).max(64),
@@ -147,7 +156,7 @@ fn check_header(bytes: &[u8]) -> Result<NodeKind, NodeError> {
             "node header: reserved byte is not zero",
         ));
     }
-    if kind.is_leaf() != (bytes[LEVEL_AT] == 0) {
+    if kind.is_inner() != (bytes[LEVEL_AT] > 0) {
         return Err(NodeError::Malformed(
             "node header: level does not fit the kind",
         ));
@@ -164,10 +173,10 @@ fn check_header(bytes: &[u8]) -> Result<NodeKind, NodeError> {
 /// Says what is wrong. The checksum is not looked at; that is [`check`].
 pub fn validate(bytes: &[u8]) -> Result<NodeKind, NodeError> {
     let kind = check_header(bytes)?;
-    if kind.is_leaf() {
-        leaf_validate::structure(bytes, kind)?
-    } else {
-        inner_validate::structure(bytes, kind)?
+    match kind {
+        NodeKind::Delta => delta::structure(bytes)?,
+        _ if kind.is_leaf() => leaf_validate::structure(bytes, kind)?,
+        _ => inner_validate::structure(bytes, kind)?,
     }
     Ok(kind)
 }
@@ -178,10 +187,10 @@ pub fn validate(bytes: &[u8]) -> Result<NodeKind, NodeError> {
 /// Says what is wrong.
 pub fn validate_deep(bytes: &[u8]) -> Result<NodeKind, NodeError> {
     let kind = validate(bytes)?;
-    if kind.is_leaf() {
-        leaf_validate::content(bytes)?
-    } else {
-        inner_validate::content(bytes)?
+    match kind {
+        NodeKind::Delta => delta::content(bytes)?,
+        _ if kind.is_leaf() => leaf_validate::content(bytes)?,
+        _ => inner_validate::content(bytes)?,
     }
     Ok(kind)
 }
@@ -192,7 +201,7 @@ pub fn birth(bytes: &[u8]) -> u64 {
     u64::from(u32_at(bytes, BIRTH_AT)) | u64::from(u32_at(bytes, BIRTH_AT + 4)) << 32
 }
 
-/// Height of the node above the leaves; leaves are 0.
+/// Height of the node above the leaves; leaves and deltas are 0.
 #[inline]
 pub fn level(bytes: &[u8]) -> u8 {
     bytes.get(LEVEL_AT).copied().unwrap_or(0)
@@ -203,7 +212,13 @@ pub fn level(bytes: &[u8]) -> u8 {
 pub fn is_leaf(bytes: &[u8]) -> bool {
     bytes
         .get(KIND_AT)
-        .is_some_and(|kind| *kind < NodeKind::InnerBytes as u8)
+        .is_some_and(|kind| *kind < NodeKind::Delta as u8)
+}
+
+/// Whether the kind byte names a delta.
+#[inline]
+pub fn is_delta(bytes: &[u8]) -> bool {
+    bytes.get(KIND_AT) == Some(&(NodeKind::Delta as u8))
 }
 
 /// Length of the node in units, as its header says.

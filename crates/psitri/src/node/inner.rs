@@ -99,7 +99,7 @@ impl<'a> Inner<'a> {
     /// The bytes are not a well-formed inner node.
     pub fn open(bytes: &'a [u8]) -> Result<Inner<'a>, NodeError> {
         let kind = header::validate(bytes)?;
-        if kind.is_leaf() {
+        if !kind.is_inner() {
             return Err(NodeError::Kind(kind as u8));
         }
         // SAFETY: just validated.

@@ -206,7 +206,15 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Number of entries; at least 1.
+    /// The leaf without the entries from index `end` on.
+    #[inline]
+    pub fn up_to(mut self, end: usize) -> Leaf<'a> {
+        // All sections were found with the count of the image.
+        self.count = self.count.min(end as u32);
+        self
+    }
+
+    /// Number of entries; at least 1 in a whole leaf.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a leaf is never empty")]
     pub fn len(&self) -> usize {

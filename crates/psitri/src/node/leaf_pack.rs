@@ -236,6 +236,14 @@ impl LeafPacker {
         self.pop()
     }
 
+    /// All that is held as one leaf; `None` if it is nothing or takes more than one. The packer may be used again after [`LeafPacker::clear`].
+    pub(super) fn pop_only(&mut self) -> Option<LeafImage<'_>> {
+        if !self.closed.is_empty() || self.current.count == 0 {
+            return None;
+        }
+        self.pop_last(true)
+    }
+
     /// Bytes of the leaves that the held entries would make now.
     pub fn pending_bytes(&self) -> usize {
         let current = if self.current.count > 0 {

@@ -1,4 +1,4 @@
-//! Node codecs: the packed, immutable leaf and inner nodes of the tree, as pure functions of bytes.
+//! Node codecs: the packed, immutable leaves, deltas and inner nodes of the tree, as pure functions of bytes.
 //!
 //! Nothing here does I/O. A node is a byte image whose length is a multiple of 64 bytes; [`NodeRef`] says where in the data file
 //! it lives. `docs/format.md` draws every encoding.
@@ -13,6 +13,7 @@
 //! was made by a defect, fails [`validate`] or [`validate_deep`].
 
 mod bytes;
+mod delta;
 mod error;
 mod header;
 mod inner;
@@ -31,8 +32,11 @@ mod simd;
 pub(crate) use bytes::compare_keys;
 pub(crate) use bytes::head;
 pub use bytes::shortest_separator;
+pub use delta::{Delta, DeltaPacker, Mark};
 pub use error::NodeError;
-pub use header::{NodeKind, birth, check, is_leaf, level, seal, units, validate, validate_deep};
+pub use header::{
+    NodeKind, birth, check, is_delta, is_leaf, level, seal, units, validate, validate_deep,
+};
 pub use inner::{Inner, patch_child};
 pub use inner_pack::{InnerImage, InnerPacker};
 pub use leaf::{Leaf, LeafEncoding, patch_value};

@@ -74,7 +74,7 @@ impl Extent {
     }
 
     /// Pages touched, with the units used in each.
-    fn parts(self) -> impl Iterator<Item = (usize, u8)> {
+    pub fn parts(self) -> impl Iterator<Item = (usize, u8)> {
         let per_page = UNITS_PER_PAGE as u32;
         let pages = self.units.div_ceil(per_page).max(1);
         (0..pages).map(move |i| {

@@ -27,6 +27,8 @@ pub(crate) struct Sink<'p> {
     nodes: Lane,
     /// For values that left their leaves. They live longer than leaves, and would keep the pages of these, and runs of such pages, from being free.
     short_values: Lane,
+    /// For deltas, and inner nodes beside them. The next merge replaces them, but not the leaves.
+    short_lived: Lane,
     births: Vec<Extent>,
     adopted: Vec<Extent>,
     deaths: Vec<Extent>,
@@ -71,6 +73,10 @@ impl Lane {
         page[used as usize..offset].fill(0);
         let place = &mut page[offset..offset + bytes];
         Ok((self.first_page + index as u64, offset, place))
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.page_count > 0
     }
 
     fn begin_page(&mut self, pager: &Pager) -> Result<usize> {
@@ -184,6 +190,7 @@ impl<'p> Sink<'p> {
             birth,
             nodes: Lane::default(),
             short_values: Lane::default(),
+            short_lived: Lane::default(),
             births: Vec::new(),
             adopted: Vec::new(),
             deaths: Vec::new(),
@@ -206,7 +213,13 @@ impl<'p> Sink<'p> {
             self.write_run(page, units as u32, image)?;
             return Ok(at);
         }
-        let (page, offset, place) = self.nodes.room(self.pager, image.len(), UNIT_BYTES)?;
+        let is_delta = node::is_delta(image);
+        let lane = if is_delta || !node::is_leaf(image) && self.short_lived.is_in_use() {
+            &mut self.short_lived
+        } else {
+            &mut self.nodes
+        };
+        let (page, offset, place) = lane.room(self.pager, image.len(), UNIT_BYTES)?;
         let at = NodeRef::new(page, (offset / UNIT_BYTES) as u32, units as u32);
         node::seal(image, at, self.birth);
         place.copy_from_slice(image);
@@ -300,6 +313,7 @@ impl<'p> Sink<'p> {
     pub fn finish(mut self) -> Result<Changes> {
         self.nodes.flush(self.pager)?;
         self.short_values.flush(self.pager)?;
+        self.short_lived.flush(self.pager)?;
         Ok(Changes {
             births: std::mem::take(&mut self.births),
             adopted: std::mem::take(&mut self.adopted),
@@ -315,6 +329,7 @@ impl Drop for Sink<'_> {
         self.pager.shares.undo(&self.shares_before);
         self.nodes.settle(self.pager);
         self.short_values.settle(self.pager);
+        self.short_lived.settle(self.pager);
         let mut space = self.pager.space.lock();
         for &extent in &self.births {
             space.map.release(extent);

@@ -46,7 +46,7 @@ use crate::{
     catalog::CatalogEntry,
     error::Error,
     keyspace::{KEYSPACE_NAME_BYTES_MAX, Place},
-    node::{Leaf, NodeRef, Stored},
+    node::{Delta, Leaf, Mark, NodeRef, Stored},
     storage::{LOCK_FILE_NAME, LockMode, OsStorage, Storage},
 };
 
@@ -394,12 +394,19 @@ fn shortened(name: &str, bytes_max: usize) -> &str {
     &name[..end]
 }
 
-fn for_each_entry(leaf: &[u8], mut each: impl FnMut(&[u8], Stored<'_>)) {
-    let Ok(leaf) = Leaf::open(leaf) else { return };
+/// Entries of a leaf, or of a delta but for those that remove.
+fn for_each_entry(bytes: &[u8], mut each: impl FnMut(&[u8], Stored<'_>)) {
+    let delta = Delta::open(bytes).ok();
+    let entries = delta.map(|delta| delta.entries());
+    let Some(leaf) = entries.or_else(|| Leaf::open(bytes).ok()) else {
+        return;
+    };
     let mut key = Vec::new();
     for index in 0..leaf.len() {
-        leaf.copy_key(index, &mut key);
-        each(&key, leaf.value(index));
+        if delta.is_none_or(|delta| delta.mark(index) != Mark::Removes) {
+            leaf.copy_key(index, &mut key);
+            each(&key, leaf.value(index));
+        }
     }
 }
 

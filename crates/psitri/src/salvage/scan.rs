@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     catalog::{CatalogEntry, is_keyspace},
-    node::{self, Inner, Leaf, NodeRef, PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE},
+    node::{self, Delta, Inner, Leaf, NodeRef, PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE},
     pager::SUPERBLOCK_PAGES,
 };
 
@@ -27,6 +27,7 @@ pub(super) struct Found {
     pub at: NodeRef,
     pub birth: u64,
     pub level: u8,
+    is_leaf: bool,
     pub keys: u64,
     named: Named,
     has_parent: bool,
@@ -87,6 +88,7 @@ impl Scan {
             at,
             birth: node::birth(&bytes),
             level: node::level(&bytes),
+            is_leaf: node::is_leaf(&bytes),
             keys,
             named,
             has_parent: false,
@@ -96,38 +98,45 @@ impl Scan {
 
     fn find_families(&mut self, file: &DamagedFile) {
         for parent in 0..self.nodes.len() {
-            let (at, level, birth) = {
-                let found = &self.nodes[parent];
-                (found.at, found.level, found.birth)
-            };
-            let bytes = match level {
-                0 => continue,
-                _ => file.node(at),
-            };
-            let Some(inner) = bytes.as_ref().ok().and_then(|b| Inner::open(b).ok()) else {
+            let Found { at, is_leaf, .. } = self.nodes[parent];
+            if is_leaf {
+                continue;
+            }
+            let Ok(bytes) = file.node(at) else {
                 continue;
             };
-            for index in 0..inner.len() {
-                let Some(&child) = self.by_ref.get(&inner.child(index)) else {
-                    continue;
-                };
-                // What was written there later is younger, or is something else.
-                let found = &self.nodes[child];
-                let (lower, upper) = child_bounds(&inner, index);
-                let is_inside = found.named.as_ref().is_none_or(|(first, last)| {
-                    lower.is_none_or(|lower| *first >= lower)
-                        && upper.is_none_or(|upper| *last < upper)
-                });
-                if found.birth <= birth
-                    && found.level + 1 == level
-                    && found.keys == inner.child_keys(index)
-                    && is_inside
-                {
-                    self.nodes[child].has_parent = true;
-                    let (a, b) = (self.family_of(parent), self.family_of(child));
-                    self.family[a.max(b)] = a.min(b);
+            if let Ok(delta) = Delta::open(&bytes) {
+                let is_behind = |found: &Found| found.is_leaf;
+                self.adopt(parent, delta.base(), is_behind);
+            } else if let Ok(inner) = Inner::open(&bytes) {
+                for index in 0..inner.len() {
+                    let (lower, upper) = child_bounds(&inner, index);
+                    let is_child = |found: &Found| {
+                        let is_inside = found.named.as_ref().is_none_or(|(first, last)| {
+                            lower.as_ref().is_none_or(|lower| first >= lower)
+                                && upper.as_ref().is_none_or(|upper| last < upper)
+                        });
+                        found.level + 1 == inner.level()
+                            && found.keys == inner.child_keys(index)
+                            && is_inside
+                    };
+                    self.adopt(parent, inner.child(index), is_child);
                 }
             }
+        }
+    }
+
+    /// Makes one family of a node and one that it refers to, if that is what is expected there. What was written there later is younger, or is something
+    /// else.
+    fn adopt(&mut self, parent: usize, child: NodeRef, is_expected: impl Fn(&Found) -> bool) {
+        let Some(&child) = self.by_ref.get(&child) else {
+            return;
+        };
+        let found = &self.nodes[child];
+        if found.birth <= self.nodes[parent].birth && is_expected(found) {
+            self.nodes[child].has_parent = true;
+            let (a, b) = (self.family_of(parent), self.family_of(child));
+            self.family[a.max(b)] = a.min(b);
         }
     }
 
@@ -215,7 +224,7 @@ impl Scan {
 /// Length in units that a header at the start of `bytes` claims, if it may be one.
 fn candidate(bytes: &[u8], unit: usize) -> Option<u32> {
     let header = bytes.get(..HEADER_BYTES)?;
-    let is_header = matches!(header[4], 1..=3 | 16 | 17)
+    let is_header = matches!(header[4], 1..=3 | 8 | 16 | 17)
         && (header[4] < 16) == (header[5] == 0)
         && header[7] == 0;
     let units = node::units(bytes);

@@ -5,11 +5,15 @@
 //!     within its separators, not younger than the tree. A node that was never written (the place holds an older one, with a right checksum)
 //!     fails by that.
 //! (2) A child that fails is one lost range, with the number of keys that its parent says. Lost ranges come in order; neighbours are one.
+//! (3) A leaf with a delta is given as leaves in memory that have the changes in them. If the leaf cannot be read, its range is lost but for the
+//!     entries of the delta.
 
-use super::{LostRange, file::DamagedFile, file::Unreadable};
+use std::collections::VecDeque;
+
+use super::{LostRange, file::DamagedFile, file::Unreadable, for_each_entry};
 use crate::{
-    node::{self, Inner, Leaf, NodeRef},
-    tree::Root,
+    node::{self, Delta, Inner, Leaf, LeafPacker, NodeRef},
+    tree::{ChangedLeaf, Root},
 };
 
 /// A node that something refers to, and what it must be.
@@ -34,6 +38,8 @@ pub(super) struct Walk<'f> {
     file: &'f DamagedFile,
     root: Option<Claim>,
     path: Vec<Step>,
+    /// Leaves of a delta that were not given yet (3).
+    joined: VecDeque<Vec<u8>>,
     birth_max: u64,
     pub lost: Vec<LostRange>,
     /// Every node on the way to a leaf that was given, and the leaves.
@@ -54,6 +60,7 @@ impl<'f> Walk<'f> {
             file,
             root: Some(claim).filter(|_| !root.node.is_null()),
             path: Vec::new(),
+            joined: VecDeque::new(),
             birth_max,
             lost: Vec::new(),
             reached: Vec::new(),
@@ -63,12 +70,19 @@ impl<'f> Walk<'f> {
     /// The next leaf that can be read.
     pub fn next_leaf(&mut self) -> Option<Vec<u8>> {
         loop {
+            if let Some(leaf) = self.joined.pop_front() {
+                return Some(leaf);
+            }
             let claim = self.root.take().or_else(|| self.next_claim())?;
             match self.open(&claim) {
                 Ok(bytes) => {
                     self.reached.push(claim.at);
                     if node::is_leaf(&bytes) {
                         return Some(bytes);
+                    }
+                    if let Ok(delta) = Delta::open(&bytes) {
+                        self.join(claim, delta, &bytes);
+                        continue;
                     }
                     self.path.push(Step {
                         bytes,
@@ -125,6 +139,44 @@ impl<'f> Walk<'f> {
         Ok(bytes)
     }
 
+    /// (3)
+    fn join(&mut self, mut claim: Claim, delta: Delta<'_>, bytes: &[u8]) {
+        let mut packer = LeafPacker::new();
+        match self.open_behind(delta) {
+            Ok(base) => {
+                self.reached.push(delta.base());
+                let leaf = Leaf::open(&base).expect("it was opened as one");
+                let mut changed = ChangedLeaf::new(leaf, delta);
+                while let Some((leaf, run)) = changed.next_run() {
+                    packer.push_range(&leaf, run);
+                }
+            }
+            Err(what) => {
+                for_each_entry(bytes, |key, stored| packer.push(key, stored));
+                claim.keys = claim.keys.saturating_sub(packer.pending_len() as u64);
+                claim.at = delta.base();
+                self.lose(claim, what);
+            }
+        }
+        while let Some(image) = packer.pop_last(false) {
+            self.joined.push_back(image.bytes.to_vec());
+        }
+    }
+
+    /// The leaf behind a delta, if it is what the delta says.
+    fn open_behind(&self, delta: Delta<'_>) -> Result<Vec<u8>, Unreadable> {
+        let bytes = self.file.node(delta.base())?;
+        if node::birth(&bytes) > self.birth_max {
+            return Err("a younger node took its place".to_owned());
+        }
+        let keys = Leaf::open(&bytes)
+            .map(|leaf| delta.index_with_changes(leaf.len(), delta.entries().len()));
+        match keys {
+            Ok(keys) if keys as u64 == delta.keys() => Ok(bytes),
+            _ => Err("another node lies there, perhaps an older one".to_owned()),
+        }
+    }
+
     /// (2)
     fn lose(&mut self, claim: Claim, what: Unreadable) {
         if let Some(before) = self.lost.last_mut()
@@ -163,10 +215,14 @@ pub(super) type Named = Option<(Vec<u8>, Vec<u8>)>;
 /// Number of keys below a checked node, and the first and last key that it names itself.
 pub(super) fn summary(bytes: &[u8]) -> (u64, Named) {
     let (mut first, mut last) = (Vec::new(), Vec::new());
-    if let Ok(leaf) = Leaf::open(bytes) {
+    let entries = match Delta::open(bytes) {
+        Ok(delta) => Some((delta.keys(), delta.entries())),
+        Err(_) => Leaf::open(bytes).ok().map(|leaf| (leaf.len() as u64, leaf)),
+    };
+    if let Some((keys, leaf)) = entries {
         leaf.first_key(&mut first);
         leaf.last_key(&mut last);
-        return (leaf.len() as u64, Some((first, last)));
+        return (keys, Some((first, last)));
     }
     let Ok(inner) = Inner::open(bytes) else {
         return (0, None);

@@ -1,11 +1,15 @@
 //! Ordered positions in one tree.
 //!
 //! The path from the root is kept on a stack; leaves have no links to each other, as copy-on-write could not keep them.
-//! The key of the position lies in one buffer whose prefix is written once a leaf.
+//! The key of the position lies in one buffer whose prefix is written once a leaf. A leaf with a delta is read run by run ([`ChangedLeaf`]), as
+//! if each run were a leaf.
+//!
+//! # Invariants
+//! (1) The entries `first..leaf.len()` of `leaf` follow one another in the tree; `index` is one of them.
 
 use std::cmp::Ordering;
 
-use super::{Root, child_bytes, descend};
+use super::{Bottom, ChangedLeaf, Root, ask_for_leaf_behind, bottom, child_bytes, descend};
 use crate::{
     Result,
     node::{Inner, Leaf, NodeRef, Stored},
@@ -20,8 +24,15 @@ pub(crate) struct TreeCursor<'a> {
     pager: &'a Pager,
     root: Root,
     path: Vec<(Inner<'a>, usize)>,
+    /// Cut off where the run ends.
     leaf: Option<Leaf<'a>>,
+    /// Where the run begins.
+    first: usize,
     index: usize,
+    /// What `leaf` is a run of, if it is no whole leaf.
+    changed: Option<ChangedLeaf<'a>>,
+    /// There was a leaf with a delta: there may be more.
+    meets_deltas: bool,
     key: Vec<u8>,
     /// Nodes that were asked for since the last search, up to `LEAVES_OF_SHORT_RANGES`.
     asked: usize,
@@ -34,7 +45,10 @@ impl<'a> TreeCursor<'a> {
             root,
             path: Vec::new(),
             leaf: None,
+            first: 0,
             index: 0,
+            changed: None,
+            meets_deltas: false,
             key: Vec::new(),
             asked: 0,
         }
@@ -65,9 +79,16 @@ impl<'a> TreeCursor<'a> {
             .value(self.index)
     }
 
-    /// The leaf of the position, and the index in it.
+    /// The leaf of the position, and the index in it. It is read from [`first`](TreeCursor::first) on.
+    #[inline(always)]
     pub fn leaf(&self) -> Option<(Leaf<'a>, usize)> {
         self.leaf.map(|leaf| (leaf, self.index))
+    }
+
+    /// The first index of the leaf of the position that is read.
+    #[inline(always)]
+    pub fn first(&self) -> usize {
+        self.first
     }
 
     /// Moves within the leaf of the position; `index` must be in it.
@@ -95,38 +116,74 @@ impl<'a> TreeCursor<'a> {
         self.set_index(self.index);
     }
 
-    fn descend(&mut self, mut choose: impl FnMut(&Inner<'a>) -> usize) -> Result<Option<Leaf<'a>>> {
+    /// Goes down to level 0. `None` for an empty tree.
+    fn descend(
+        &mut self,
+        mut choose: impl FnMut(&Inner<'a>) -> usize,
+    ) -> Result<Option<Bottom<'a>>> {
         self.path.clear();
         self.leaf = None;
+        self.changed = None;
         self.asked = 0;
         if self.root.node.is_null() {
             return Ok(None);
         }
         let path = &mut self.path;
-        let leaf = descend(self.pager, self.pager.node(self.root.node)?, |inner| {
+        let bytes = descend(self.pager, self.pager.node(self.root.node)?, |inner| {
             let index = choose(&inner);
             path.push((inner, index));
             inner.child(index)
         })?;
-        Ok(Some(leaf))
+        bottom(self.pager, bytes).map(Some)
     }
 
     fn settle(&mut self, leaf: Leaf<'a>, index: usize) {
         leaf.load_prefix(&mut self.key);
         leaf.load_suffix(index, &mut self.key);
         self.leaf = Some(leaf);
+        self.first = 0;
         self.index = index;
+    }
+
+    /// To the first entry of the next run of a leaf with a delta. False if there is none.
+    #[cold]
+    fn next_run(&mut self) -> bool {
+        let Some((leaf, run)) = self.changed.as_mut().and_then(ChangedLeaf::next_run) else {
+            self.changed = None;
+            return false;
+        };
+        self.settle(leaf, run.start);
+        self.first = run.start;
+        true
+    }
+
+    /// To the last entry of the run before.
+    #[cold]
+    fn previous_run(&mut self) -> bool {
+        let Some((leaf, run)) = self.changed.as_mut().and_then(ChangedLeaf::previous_run) else {
+            self.changed = None;
+            return false;
+        };
+        self.settle(leaf, run.end - 1);
+        self.first = run.start;
+        true
     }
 
     /// First key at or after `key`.
     pub fn seek_ge(&mut self, key: &[u8]) -> Result<bool> {
-        let Some(leaf) = self.descend(|inner| inner.search(key))? else {
-            return Ok(false);
-        };
-        let index = leaf.lower_bound(key);
-        if index < leaf.len() {
-            self.settle(leaf, index);
-            return Ok(true);
+        match self.descend(|inner| inner.search(key))? {
+            None => return Ok(false),
+            Some(Bottom::Leaf(leaf)) => {
+                let index = leaf.lower_bound(key);
+                if index < leaf.len() {
+                    self.settle(leaf, index);
+                    return Ok(true);
+                }
+            }
+            Some(Bottom::Changed(mut changed)) => {
+                changed.seek(key);
+                self.changed = Some(changed);
+            }
         }
         self.next_leaf()
     }
@@ -134,18 +191,26 @@ impl<'a> TreeCursor<'a> {
     /// Last key before `key`; the last of all if `key` is `None`.
     pub fn seek_lt(&mut self, key: Option<&[u8]>) -> Result<bool> {
         let last = |inner: &Inner<'a>| inner.len() - 1;
-        let leaf =
+        let found =
             self.descend(|inner| key.map_or_else(|| last(inner), |key| inner.search(key)))?;
-        let Some(leaf) = leaf else {
-            return Ok(false);
-        };
-        match key.map_or(leaf.len(), |key| leaf.lower_bound(key)) {
-            0 => self.previous_leaf(),
-            index => {
-                self.settle(leaf, index - 1);
-                Ok(true)
+        match found {
+            None => return Ok(false),
+            Some(Bottom::Leaf(leaf)) => {
+                let index = key.map_or(leaf.len(), |key| leaf.lower_bound(key));
+                if index > 0 {
+                    self.settle(leaf, index - 1);
+                    return Ok(true);
+                }
+            }
+            Some(Bottom::Changed(mut changed)) => {
+                match key {
+                    Some(key) => changed.seek(key),
+                    None => changed.seek_end(),
+                }
+                self.changed = Some(changed);
             }
         }
+        self.previous_leaf()
     }
 
     #[inline]
@@ -166,7 +231,7 @@ impl<'a> TreeCursor<'a> {
         let Some(leaf) = self.leaf else {
             return Ok(false);
         };
-        if self.index > 0 {
+        if self.index > self.first {
             self.index -= 1;
             leaf.load_suffix(self.index, &mut self.key);
             return Ok(true);
@@ -184,43 +249,84 @@ impl<'a> TreeCursor<'a> {
         }
     }
 
-    /// First entry of the next leaf.
+    /// Asks for the leaf after the next; among deltas, for the one after that and the leaf behind that delta. `place(n)`: index of the `n`th after
+    /// the next.
+    #[inline(always)]
+    fn ask_for_next(&mut self, inner: Inner<'a>, place: impl Fn(usize) -> Option<usize>) {
+        let child = |by| {
+            place(by)
+                .filter(|&index| index < inner.len())
+                .map(|index| inner.child(index))
+        };
+        if !self.meets_deltas {
+            if let Some(next) = child(0) {
+                self.ask_for(next);
+            }
+            return;
+        }
+        if let Some(next) = child(1) {
+            self.ask_for(next);
+        }
+        if let Some(next) = child(0) {
+            ask_for_leaf_behind(self.pager, next);
+        }
+    }
+
+    /// First entry of the next leaf, or of the next run of one with a delta.
     pub fn next_leaf(&mut self) -> Result<bool> {
         self.leaf = None;
+        if self.changed.is_some() && self.next_run() {
+            return Ok(true);
+        }
         while let Some((inner, index)) = self.path.pop() {
             if index + 1 == inner.len() {
                 continue;
             }
             self.path.push((inner, index + 1));
-            if index + 2 < inner.len() {
-                self.ask_for(inner.child(index + 2));
-            }
-            let leaf = self.edge(inner.child(index + 1), inner.level(), |_| 0)?;
-            if leaf.len() > 0 {
-                self.settle(leaf, 0);
-                return Ok(true);
+            self.ask_for_next(inner, |by| index.checked_add(2 + by));
+            match self.edge(inner.child(index + 1), inner.level(), |_| 0)? {
+                Bottom::Leaf(leaf) if leaf.len() > 0 => {
+                    self.settle(leaf, 0);
+                    return Ok(true);
+                }
+                Bottom::Leaf(_) => {}
+                Bottom::Changed(changed) => {
+                    (self.changed, self.meets_deltas) = (Some(changed), true);
+                    if self.next_run() {
+                        return Ok(true);
+                    }
+                }
             }
         }
         Ok(false)
     }
 
-    /// Last entry of the leaf before.
+    /// Last entry of the leaf, or the run, before.
     fn previous_leaf(&mut self) -> Result<bool> {
         self.leaf = None;
+        if self.changed.is_some() && self.previous_run() {
+            return Ok(true);
+        }
         while let Some((inner, index)) = self.path.pop() {
             if index == 0 {
                 continue;
             }
             self.path.push((inner, index - 1));
-            if index > 1 {
-                self.ask_for(inner.child(index - 2));
-            }
-            let leaf = self.edge(inner.child(index - 1), inner.level(), |inner| {
-                inner.len() - 1
-            })?;
-            if leaf.len() > 0 {
-                self.settle(leaf, leaf.len() - 1);
-                return Ok(true);
+            self.ask_for_next(inner, |by| index.checked_sub(2 + by));
+            let last = |inner: &Inner<'_>| inner.len() - 1;
+            match self.edge(inner.child(index - 1), inner.level(), last)? {
+                Bottom::Leaf(leaf) if leaf.len() > 0 => {
+                    self.settle(leaf, leaf.len() - 1);
+                    return Ok(true);
+                }
+                Bottom::Leaf(_) => {}
+                Bottom::Changed(mut changed) => {
+                    changed.seek_end();
+                    (self.changed, self.meets_deltas) = (Some(changed), true);
+                    if self.previous_run() {
+                        return Ok(true);
+                    }
+                }
             }
         }
         Ok(false)
@@ -231,9 +337,9 @@ impl<'a> TreeCursor<'a> {
         at: NodeRef,
         parent_level: u8,
         choose: impl Fn(&Inner<'a>) -> usize,
-    ) -> Result<Leaf<'a>> {
+    ) -> Result<Bottom<'a>> {
         let path = &mut self.path;
-        descend(
+        let bytes = descend(
             self.pager,
             child_bytes(self.pager, at, parent_level)?,
             |inner| {
@@ -241,6 +347,7 @@ impl<'a> TreeCursor<'a> {
                 path.push((inner, index));
                 inner.child(index)
             },
-        )
+        )?;
+        bottom(self.pager, bytes)
     }
 }

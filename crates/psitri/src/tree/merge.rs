@@ -4,7 +4,8 @@
 //! they are. Leaves with changes are patched, if every change replaces a value by one of the same length that stays in the leaf ([`placement`]) and they
 //! fill their pages ([`slack`]), or taken apart and packed anew, what lies between two changes as a whole; neighbouring leaves with changes flow through one packer, so that runs of them
 //! come out full. The same holds for inner nodes, one packer a level. Where there are few changes, an inner node whose children with changes
-//! become one node each is patched as well, and its other children are not looked at ([`patch`]). All new nodes are written in key order.
+//! become one node each is patched as well, and its other children are not looked at ([`patch`]). While buffers pile up, few changes of a leaf go in front
+//! of it ([`deltas`]). All new nodes are written in key order.
 //!
 //! # Invariants
 //! (1) What the packers of levels `0..=l` hold precedes, in key order, what is pushed next; before a subtree of level `l`
@@ -20,6 +21,7 @@
 //! Any error leaves the old root as it was; the sink gives the new pages back.
 #![allow(unsafe_code)] // node views of checked bytes
 
+mod deltas;
 mod emit;
 mod patch;
 mod placement;
@@ -28,11 +30,12 @@ mod slack;
 
 use std::{cmp::Ordering, ops::Range};
 
+use deltas::{Deltas, Found};
 use emit::Level;
 use placement::{Content, Placement};
 use slack::Slack;
 
-use super::{Node, Root, open_root, walk};
+use super::{Node, Root, ask_for_leaf_behind, leaf_behind, open_root, walk};
 use crate::{
     Result,
     expiry::Judge,
@@ -124,6 +127,7 @@ struct Merger<'m, 'p, S> {
     is_patching: bool,
     slack: Slack,
     placement: Placement,
+    deltas: Deltas,
 }
 
 impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
@@ -150,6 +154,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             key_buffer: Vec::new(),
             rewrite: None,
             slack: Slack::default(),
+            deltas: Deltas::new(terms.is_pressed),
             placement: Placement::new(terms),
         }
     }
@@ -199,9 +204,24 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     fn visit(&mut self, at: NodeRef, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
         let pager = self.sink.pager();
         let bytes = pager.node(at)?;
+        let node = open_root(pager, at)?;
+        if let Node::Leaf(leaf) = node {
+            let found = Found::new(at, leaf, None);
+            if self.wants_delta(found) {
+                return self.put_in_front(found, lower, upper);
+            }
+        }
         self.sink.kill_node(at, node::birth(bytes));
-        match open_root(pager, at)? {
+        match node {
             Node::Leaf(leaf) => self.visit_leaf(leaf, bytes, lower, upper),
+            Node::Delta(delta) => {
+                let leaf = leaf_behind(pager, delta)?;
+                let found = Found::new(delta.base(), leaf, Some(delta));
+                match self.wants_delta(found) {
+                    true => self.put_in_front(found, lower, upper),
+                    false => self.visit_changed(delta, leaf, lower, upper),
+                }
+            }
             Node::Inner(inner) => match self.patch_inner(inner, bytes, lower, upper)? {
                 Some(from) => self.visit_children(inner, from, lower, upper),
                 None => Ok(()),
@@ -223,8 +243,12 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         let mut child_lower = Vec::new();
         let mut child_upper = Vec::new();
         lower_bound(inner, from, lower, &mut child_lower);
+        self.deltas.is_way_open = inner.level() == 1;
         let mut was_visited = false;
         for index in from..inner.len() {
+            if inner.level() == 1 && self.deltas.is_way_open {
+                self.choose_way(inner)?;
+            }
             let child = inner.child(index);
             let was_before = std::mem::take(&mut was_visited);
             let bound = if index + 1 < inner.len() {
@@ -237,11 +261,15 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             let changed = self.has_change(bound);
             if covers && !changed {
                 walk::give_up_child(self.sink, child, inner.level())?;
-            } else if changed || meets || self.is_rewritten(child, inner.level())? {
+            } else if changed
+                || meets
+                || self.is_rewritten(child, inner.level())?
+                || inner.level() == 1 && self.is_delta_moved(child)?
+            {
                 was_visited = true;
-                // Where one leaf after the other has changes, the next one arrives while this one is merged.
-                if was_before && inner.level() == 1 && index + 1 < inner.len() {
-                    self.sink.pager().prefetch_whole(inner.child(index + 1));
+                // Where one leaf after the other has changes, the next ones arrive while this one is merged.
+                if was_before && inner.level() == 1 {
+                    self.ask_for_children_behind(inner, index);
                 }
                 self.visit(child, &child_lower, bound)?;
             } else {
@@ -255,6 +283,17 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             std::mem::swap(&mut child_lower, &mut child_upper);
         }
         Ok(())
+    }
+
+    /// Asks for the child after the next, and for the leaf behind the next one if that is a delta.
+    fn ask_for_children_behind(&self, inner: Inner<'_>, index: usize) {
+        let pager = self.sink.pager();
+        if index + 2 < inner.len() {
+            pager.prefetch_whole(inner.child(index + 2));
+        }
+        if index + 1 < inner.len() {
+            ask_for_leaf_behind(pager, inner.child(index + 1));
+        }
     }
 
     /// Hangs a subtree without changes, whose root is on `level`, behind what was emitted so far.
@@ -274,6 +313,9 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             self.sink.kill_node(at, node::birth(bytes));
             match open_root(pager, at)? {
                 Node::Leaf(leaf) => self.push_leaf_entries(leaf, lower)?,
+                Node::Delta(delta) => {
+                    self.push_changed_entries(delta, leaf_behind(pager, delta)?, lower)?;
+                }
                 Node::Inner(inner) => {
                     let mut separator = lower.to_vec();
                     for index in 0..inner.len() {
@@ -314,7 +356,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         image.extend_from_slice(bytes);
         let patched = self.patch_leaf(leaf, &mut image, upper)?;
         if patched {
-            self.placement.end_leaf(Content::of_leaf(leaf));
+            self.end_leaf(Content::of_leaf(leaf));
         }
         // SAFETY: (4) of the parent: a copy of a checked node in which only value bytes were replaced is still one.
         let leaf_now = unsafe { Leaf::new_validated(&image) };
@@ -366,32 +408,65 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             }
             self.placement.note_change(key, value.len());
             self.placement.note_replaced(key.len() + value.len());
+            self.deltas.note_change(key, Some(Stored::Inline(value)));
             self.changes.advance()?;
         }
         Ok(true)
     }
 
+    /// All changes of a leaf with so much content were made.
+    fn end_leaf(&mut self, content: Content) {
+        self.placement.end_leaf(content);
+        self.deltas.end_leaf();
+    }
+
     /// Merges the entries of a leaf with the changes below `upper` into the packer.
     fn repack_leaf(&mut self, leaf: Leaf<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
         self.begin_run(lower);
+        self.repack_from(leaf, 0, upper)
+    }
+
+    /// Merges the entries of a leaf from index `from` on with the changes below `upper` into the packer.
+    fn repack_from(&mut self, leaf: Leaf<'_>, from: usize, upper: Option<&[u8]>) -> Result<()> {
         let content = Content::of_leaf(leaf);
-        let stays = self.ranges.is_empty() && self.judge.is_none() && self.keeps_places(content);
-        match stays {
-            true => self.splice_changes(leaf, upper)?,
-            false => self.repack_entries(leaf)?,
-        }
+        let stays = self.stays(content);
+        self.repack_run(leaf, from, stays, upper)?;
         self.insert_below(upper)?;
-        self.placement.end_leaf(content);
+        self.end_leaf(content);
         Ok(())
     }
 
-    /// Merges a leaf whose entries stay as they are but for the changes, up to its last entry: what lies between two changes is carried over as a whole.
-    fn splice_changes(&mut self, leaf: Leaf<'_>, upper: Option<&[u8]>) -> Result<()> {
-        let mut from = 0;
+    /// Whether the entries of a leaf with this content stay as they are but for the changes.
+    fn stays(&self, content: Content) -> bool {
+        self.ranges.is_empty() && self.judge.is_none() && self.keeps_places(content)
+    }
+
+    /// Merges entries of a leaf from index `from` on with the changes below `upper`, up to the last entry.
+    fn repack_run(
+        &mut self,
+        leaf: Leaf<'_>,
+        from: usize,
+        stays: bool,
+        upper: Option<&[u8]>,
+    ) -> Result<()> {
+        match stays {
+            true => self.splice_changes(leaf, from, upper),
+            false => self.repack_entries(leaf, from),
+        }
+    }
+
+    /// Merges entries that stay as they are but for the changes, up to the last of them: what lies between two changes is carried over as a whole.
+    fn splice_changes(
+        &mut self,
+        leaf: Leaf<'_>,
+        mut from: usize,
+        upper: Option<&[u8]>,
+    ) -> Result<()> {
         while let Some(key) = self.changes.key()
             && upper.is_none_or(|upper| key < upper)
         {
-            let at = leaf.lower_bound_from(from, key);
+            // The key may come before what is left of the leaf.
+            let at = leaf.lower_bound_from(from, key).max(from);
             let replaces = at < leaf.len() && leaf.cmp_key(at, key).is_eq();
             self.carry_over(leaf, from..at)?;
             from = at;
@@ -429,12 +504,12 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         self.emit_full_leaves()
     }
 
-    /// Merges the entries of a leaf, one by one, with the changes up to the last of them.
-    fn repack_entries(&mut self, leaf: Leaf<'_>) -> Result<()> {
-        self.ask_for_values(leaf);
+    /// Merges entries of a leaf, one by one, with the changes up to the last of them.
+    fn repack_entries(&mut self, leaf: Leaf<'_>, from: usize) -> Result<()> {
+        self.ask_for_values(leaf, from);
         let mut entries =
-            LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
-        let mut entry_index = 0;
+            LeafCursor::with_buffer(leaf, from..leaf.len(), std::mem::take(&mut self.key_buffer));
+        let mut entry_index = from;
         while let Some((key, stored)) = entries.next() {
             let mut replaced = false;
             while let Some(change_key) = self.changes.key() {
@@ -502,11 +577,15 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     /// Pushes a leaf's entries as they are.
     fn push_leaf_entries(&mut self, leaf: Leaf<'_>, lower: &[u8]) -> Result<()> {
         self.begin_run(lower);
+        self.push_entries(leaf, 0..leaf.len())
+    }
+
+    fn push_entries(&mut self, leaf: Leaf<'_>, range: Range<usize>) -> Result<()> {
         if self.rewrite == Some(Rewrite::Leaves) {
-            self.ask_for_values(leaf);
+            self.ask_for_values(leaf, range.start);
         }
         let mut entries =
-            LeafCursor::with_buffer(leaf, 0..leaf.len(), std::mem::take(&mut self.key_buffer));
+            LeafCursor::with_buffer(leaf, range, std::mem::take(&mut self.key_buffer));
         while let Some((key, stored)) = entries.next() {
             if self.has_expired(stored) {
                 if let Stored::External(pointer) = stored {
@@ -555,8 +634,9 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         };
         self.sequential = false;
         let value_bytes = stored.map_or(0, |stored| Content::of(0, stored).bytes);
-        self.placement
-            .note_change(self.changes.key().unwrap_or_default(), value_bytes);
+        let key = self.changes.key().unwrap_or_default();
+        self.placement.note_change(key, value_bytes);
+        self.deltas.note_change(key, stored);
         if let (Some(stored), Some(key)) = (stored, self.changes.key()) {
             self.sequential = self
                 .leaves
@@ -590,3 +670,6 @@ fn step(last: &[u8], key: &[u8]) -> Option<u64> {
     (last.len() == key.len() && last[..tail_at] == key[..tail_at])
         .then(|| number(&key[tail_at..]).wrapping_sub(number(&last[tail_at..])))
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -12,11 +12,14 @@
 //!     including, separator `i + 1`.
 //! (3) An inner node knows the number of keys below each child.
 //! (4) Nodes come from `Pager::node`, which checks those that this process did not write: accessors may trust them.
+//! (5) On level 0 there are leaves, and [deltas](crate::node::Delta) in front of leaves. A leaf belongs to its delta like a child to an inner
+//!     node; values outside of either belong to the node that refers to them, also where a delta hides them.
 //!
 //! # Failure modes
 //! A reference to a node of the wrong level is reported as corruption, so that no damage can make a descent endless.
 #![allow(unsafe_code)] // node views of checked bytes
 
+mod changed_leaf;
 mod cursor;
 mod merge;
 mod verify;
@@ -26,10 +29,11 @@ use crate::{
     Result,
     buffer::PREFETCH_KEYS_MAX,
     error::Error,
-    node::{self, Inner, Leaf, NodeRef, Stored},
+    node::{self, Delta, Inner, Leaf, Mark, NodeRef, Stored},
     pager::{DATA_FILE, Pager},
 };
 
+pub(crate) use changed_leaf::ChangedLeaf;
 pub(crate) use cursor::TreeCursor;
 pub(crate) use merge::{Change, ChangeStream, KeyRange, Rewrite, Terms, merge, rewrite};
 pub(crate) use verify::{TreeCheck, verify_tree};
@@ -46,6 +50,7 @@ pub(crate) struct Root {
 #[derive(Clone, Copy)]
 pub(crate) enum Node<'a> {
     Leaf(Leaf<'a>),
+    Delta(Delta<'a>),
     Inner(Inner<'a>),
 }
 
@@ -79,11 +84,49 @@ fn wrong_level(at: NodeRef) -> Error {
 fn view(bytes: &[u8]) -> Node<'_> {
     // SAFETY: (4): the bytes come from `Pager::node`.
     unsafe {
-        if node::level(bytes) == 0 {
+        if node::is_leaf(bytes) {
             Node::Leaf(Leaf::new_validated(bytes))
+        } else if node::is_delta(bytes) {
+            Node::Delta(Delta::new_validated(bytes))
         } else {
             Node::Inner(Inner::new_validated(bytes))
         }
+    }
+}
+
+/// A node on level 0 as what it is, the leaf behind a delta included.
+enum Bottom<'a> {
+    Leaf(Leaf<'a>),
+    Changed(ChangedLeaf<'a>),
+}
+
+/// Reads the leaf behind a node on level 0 that is a delta.
+#[inline(always)]
+fn bottom<'a>(pager: &'a Pager, bytes: &'a [u8]) -> Result<Bottom<'a>> {
+    if node::is_leaf(bytes) {
+        // SAFETY: (4).
+        return Ok(Bottom::Leaf(unsafe { Leaf::new_validated(bytes) }));
+    }
+    changed_leaf(pager, bytes).map(Bottom::Changed)
+}
+
+#[cold]
+fn changed_leaf<'a>(pager: &'a Pager, bytes: &'a [u8]) -> Result<ChangedLeaf<'a>> {
+    // SAFETY: (4): what is on level 0 and no leaf is a delta.
+    let delta = unsafe { Delta::new_validated(bytes) };
+    Ok(ChangedLeaf::new(leaf_behind(pager, delta)?, delta))
+}
+
+/// The leaf that a delta changes.
+fn leaf_behind<'a>(pager: &'a Pager, delta: Delta<'a>) -> Result<Leaf<'a>> {
+    in_leaf(pager, delta.base(), |leaf| leaf)
+}
+
+/// Asks for the leaf behind a node, which was asked for before, if that is a delta.
+fn ask_for_leaf_behind(pager: &Pager, at: NodeRef) {
+    // What is wrong with it is for the reader to say.
+    if let Ok(Node::Delta(delta)) = open_root(pager, at) {
+        pager.prefetch_whole(delta.base());
     }
 }
 
@@ -95,25 +138,24 @@ pub(crate) fn in_leaf<'a, R>(
     look: impl FnOnce(Leaf<'a>) -> R,
 ) -> Result<R> {
     let bytes = pager.node(at)?;
-    if node::level(bytes) != 0 {
+    if !node::is_leaf(bytes) {
         return Err(wrong_level(at));
     }
     // SAFETY: (4).
     Ok(look(unsafe { Leaf::new_validated(bytes) }))
 }
 
-/// Goes down from a node to a leaf, through the children that `choose` names. There is no [`Node`] on the way: each would go through memory.
+/// Goes down from a node to level 0, through the children that `choose` names. There is no [`Node`] on the way: each would go through memory.
 #[inline(always)]
 fn descend<'a>(
     pager: &'a Pager,
     mut bytes: &'a [u8],
     mut choose: impl FnMut(Inner<'a>) -> NodeRef,
-) -> Result<Leaf<'a>> {
+) -> Result<&'a [u8]> {
     loop {
         let level = node::level(bytes);
         if level == 0 {
-            // SAFETY: (4).
-            return Ok(unsafe { Leaf::new_validated(bytes) });
+            return Ok(bytes);
         }
         // SAFETY: (4).
         let child = choose(unsafe { Inner::new_validated(bytes) });
@@ -128,10 +170,29 @@ pub(crate) fn get<'a>(pager: &'a Pager, root: Root, key: &[u8]) -> Result<Option
     if root.node.is_null() {
         return Ok(None);
     }
-    let leaf = descend(pager, pager.node(root.node)?, |inner| {
+    let bytes = descend(pager, pager.node(root.node)?, |inner| {
         inner.child(inner.search(key))
     })?;
-    Ok(leaf.get(key))
+    if !node::is_leaf(bytes) {
+        return get_changed(pager, bytes, key);
+    }
+    // SAFETY: (4).
+    Ok(unsafe { Leaf::new_validated(bytes) }.get(key))
+}
+
+/// The stored value of `key` in a leaf with a delta.
+#[cold]
+#[inline(never)]
+fn get_changed<'a>(pager: &'a Pager, bytes: &'a [u8], key: &[u8]) -> Result<Option<Stored<'a>>> {
+    // SAFETY: (4): what is on level 0 and no leaf is a delta.
+    let delta = unsafe { Delta::new_validated(bytes) };
+    pager.prefetch(delta.base());
+    let entries = delta.entries();
+    match entries.find(key) {
+        Some(index) if delta.mark(index) == Mark::Removes => Ok(None),
+        Some(index) => Ok(Some(entries.value(index))),
+        None => in_leaf(pager, delta.base(), |leaf| leaf.get(key)),
+    }
 }
 
 /// Walks the paths to several keys (one bit each in `wanted`) side by side, so that their cache misses overlap.
@@ -171,48 +232,75 @@ pub(crate) fn rank(pager: &Pager, root: Root, key: &[u8]) -> Result<u64> {
         return Ok(0);
     }
     let mut before = 0;
-    let leaf = descend(pager, pager.node(root.node)?, |inner| {
+    let bytes = descend(pager, pager.node(root.node)?, |inner| {
         let index = inner.search(key);
         before += inner.keys_before(index);
         inner.child(index)
     })?;
-    Ok(before + leaf.lower_bound(key) as u64)
+    let index = match bottom(pager, bytes)? {
+        Bottom::Leaf(leaf) => leaf.lower_bound(key),
+        Bottom::Changed(ChangedLeaf { base, delta, .. }) => {
+            let changes = delta.entries().lower_bound(key);
+            delta.index_with_changes(base.lower_bound(key), changes)
+        }
+    };
+    Ok(before + index as u64)
 }
 
-/// The leaf that has the key of rank `rank` (0 is the smallest), and where. `None` if there are not so many keys. O(log n).
-pub(crate) fn leaf_at(
-    pager: &Pager,
-    root: Root,
-    rank: u64,
-) -> Result<Option<(NodeRef, Leaf<'_>, usize)>> {
+/// What has the key of rank `rank` (0 is the smallest) on level 0, and at which index. `None` if there are not so many keys. O(log n).
+fn find_rank(pager: &Pager, root: Root, rank: u64) -> Result<Option<(NodeRef, &[u8], usize)>> {
     if root.node.is_null() || rank >= root.keys {
         return Ok(None);
     }
     let mut left = rank;
     let mut at = root.node;
-    let mut node = open_root(pager, at)?;
+    let mut bytes = pager.node(at)?;
     loop {
-        match node {
-            Node::Leaf(leaf) => {
-                return Ok((left < leaf.len() as u64).then_some((at, leaf, left as usize)));
-            }
-            Node::Inner(inner) => {
-                let Some((index, inside)) = inner.find_rank(left) else {
-                    return Ok(None);
-                };
-                left = inside;
-                at = inner.child(index);
-                node = open_child(pager, at, inner.level())?;
-            }
+        let level = node::level(bytes);
+        if level == 0 {
+            return Ok(Some((at, bytes, left as usize)));
         }
+        // SAFETY: (4).
+        let inner = unsafe { Inner::new_validated(bytes) };
+        let Some((index, inside)) = inner.find_rank(left) else {
+            return Ok(None);
+        };
+        (left, at) = (inside, inner.child(index));
+        bytes = child_bytes(pager, at, level)?;
     }
+}
+
+/// The leaf that has the key of rank `rank`. `None` if there are not so many keys, or the leaf has a delta. O(log n).
+pub(crate) fn leaf_at(pager: &Pager, root: Root, rank: u64) -> Result<Option<(NodeRef, Leaf<'_>)>> {
+    let Some((at, bytes, _)) = find_rank(pager, root, rank)? else {
+        return Ok(None);
+    };
+    // SAFETY: (4).
+    Ok(node::is_leaf(bytes).then(|| (at, unsafe { Leaf::new_validated(bytes) })))
 }
 
 /// Copies the key of rank `rank` into `out`. False if there are not so many. O(log n).
 pub(crate) fn nth(pager: &Pager, root: Root, rank: u64, out: &mut Vec<u8>) -> Result<bool> {
-    let found = leaf_at(pager, root, rank)?;
-    if let Some((_, leaf, index)) = found {
-        leaf.copy_key(index, out);
+    let Some((_, bytes, mut index)) = find_rank(pager, root, rank)? else {
+        return Ok(false);
+    };
+    match bottom(pager, bytes)? {
+        Bottom::Leaf(leaf) => {
+            let is_there = index < leaf.len();
+            if is_there {
+                leaf.copy_key(index, out);
+            }
+            Ok(is_there)
+        }
+        Bottom::Changed(mut changed) => {
+            while let Some((leaf, run)) = changed.next_run() {
+                if index < run.len() {
+                    leaf.copy_key(run.start + index, out);
+                    return Ok(true);
+                }
+                index -= run.len();
+            }
+            Ok(false)
+        }
     }
-    Ok(found.is_some())
 }

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::{Node, Root, open_root};
+use super::{Node, Root, leaf_behind, open_root};
 use crate::{
     Result,
     error::Error,
-    node::{self, NodeRef, Stored, UNIT_BYTES},
+    node::{self, Delta, Leaf, Mark, NodeRef, Stored, UNIT_BYTES},
     pager::{DATA_FILE, Extent, Pager, Share, node_extent, value_extent},
     progress::Watch,
 };
@@ -14,6 +14,8 @@ use crate::{
 /// What the check of several trees found.
 pub(crate) struct TreeCheck<'w, 'r, 'f> {
     pub nodes: u64,
+    /// Nodes that are deltas.
+    pub deltas: u64,
     pub keys: u64,
     pub values_out_of_line: u64,
     /// The least that a value has.
@@ -46,6 +48,7 @@ impl<'w, 'r, 'f> TreeCheck<'w, 'r, 'f> {
         });
         TreeCheck {
             nodes: 0,
+            deltas: 0,
             keys: 0,
             values_out_of_line: 0,
             extents: Vec::new(),
@@ -142,35 +145,18 @@ fn verify_first(
     check.passed(node_extent(at, node::birth(bytes)))?;
     match open_root(pager, at)? {
         Node::Leaf(leaf) => {
-            let mut key = Vec::new();
-            leaf.first_key(&mut key);
-            let starts_inside = leaf.len() > 0 && key.as_slice() >= lower;
-            leaf.last_key(&mut key);
-            if !starts_inside || upper.is_some_and(|upper| key.as_slice() >= upper) {
-                return Err(damaged(at, "a leaf holds keys outside its bounds"));
-            }
-            for index in 0..leaf.len() {
-                let stored = leaf.value(index);
-                let value_bytes = match stored {
-                    Stored::Inline(value) => value.len(),
-                    Stored::External(pointer) => pointer.len as usize,
-                };
-                if value_bytes < check.value_bytes_min {
-                    return Err(damaged(at, "a value lacks its moment of expiry"));
-                }
-                if let Stored::External(pointer) = stored
-                    && pointer.subtree().is_none()
-                {
-                    if check.revisit(pointer.address_units()).is_some() {
-                        continue;
-                    }
-                    pager.recheck_value(&pointer)?;
-                    check.values_out_of_line += 1;
-                    check.passed(value_extent(&pointer))?;
-                }
-            }
+            verify_entries(pager, at, leaf, lower, upper, check)?;
             check.keys += leaf.len() as u64;
             Ok(leaf.len() as u64)
+        }
+        Node::Delta(delta) => {
+            verify_entries(pager, at, delta.entries(), lower, upper, check)?;
+            check.deltas += 1;
+            let keys_before = check.keys;
+            verify_node(pager, delta.base(), 0, lower, upper, check)?;
+            verify_marks(at, delta, leaf_behind(pager, delta)?)?;
+            check.keys = keys_before + delta.keys();
+            Ok(delta.keys())
         }
         Node::Inner(inner) => {
             let mut total = 0;
@@ -207,4 +193,59 @@ fn verify_first(
             Ok(total)
         }
     }
+}
+
+/// The keys and values of a leaf, or of a delta.
+fn verify_entries(
+    pager: &Pager,
+    at: NodeRef,
+    leaf: Leaf<'_>,
+    lower: &[u8],
+    upper: Option<&[u8]>,
+    check: &mut TreeCheck,
+) -> Result<()> {
+    let mut key = Vec::new();
+    leaf.first_key(&mut key);
+    let starts_inside = key.as_slice() >= lower;
+    leaf.last_key(&mut key);
+    if !starts_inside || upper.is_some_and(|upper| key.as_slice() >= upper) {
+        return Err(damaged(at, "a leaf holds keys outside its bounds"));
+    }
+    for index in 0..leaf.len() {
+        let stored = leaf.value(index);
+        let value_bytes = match stored {
+            Stored::Inline(value) => value.len(),
+            Stored::External(pointer) => pointer.len as usize,
+        };
+        if value_bytes < check.value_bytes_min {
+            return Err(damaged(at, "a value lacks its moment of expiry"));
+        }
+        if let Stored::External(pointer) = stored
+            && pointer.subtree().is_none()
+        {
+            if check.revisit(pointer.address_units()).is_some() {
+                continue;
+            }
+            pager.recheck_value(&pointer)?;
+            check.values_out_of_line += 1;
+            check.passed(value_extent(&pointer))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether what a delta says of the leaf behind it is so.
+fn verify_marks(at: NodeRef, delta: Delta<'_>, leaf: Leaf<'_>) -> Result<()> {
+    let mut key = Vec::new();
+    for index in 0..delta.entries().len() {
+        delta.entries().copy_key(index, &mut key);
+        if leaf.find(&key).is_some() != (delta.mark(index) != Mark::New) {
+            return Err(damaged(at, "a delta does not fit the leaf behind it"));
+        }
+    }
+    let keys = delta.index_with_changes(leaf.len(), delta.entries().len());
+    if keys as u64 != delta.keys() {
+        return Err(damaged(at, "a delta counts another number of keys"));
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Node, Root, open_child, open_root};
+use super::{Node, Root, leaf_behind, open_child, open_root};
 use crate::{
     Result,
     node::{self, Leaf, NodeRef, Stored},
@@ -43,6 +43,11 @@ fn kill_node(sink: &mut Sink<'_>, at: NodeRef, node: Node<'_>, others: Others) -
     sink.kill_node(at, birth);
     match node {
         Node::Leaf(leaf) => kill_values(sink, leaf, others),
+        Node::Delta(delta) => {
+            kill_values(sink, delta.entries(), others);
+            let leaf = leaf_behind(sink.pager(), delta)?;
+            kill_node(sink, delta.base(), Node::Leaf(leaf), others)?;
+        }
         Node::Inner(inner) => {
             for index in 0..inner.len() {
                 let child = inner.child(index);
@@ -65,7 +70,7 @@ fn kill_values(sink: &mut Sink<'_>, leaf: Leaf<'_>, others: Others) {
     }
 }
 
-/// Visits the leaves of a tree in order, until it is told to stop.
+/// Visits the leaves of a tree in order, until it is told to stop. A delta is where it stops, too.
 pub(crate) fn each_leaf(
     pager: &Pager,
     root: Root,
@@ -85,6 +90,7 @@ fn each_leaf_below(
 ) -> Result<ControlFlow<()>> {
     let inner = match node {
         Node::Leaf(leaf) => return Ok(visit(at, leaf)),
+        Node::Delta(_) => return Ok(ControlFlow::Break(())),
         Node::Inner(inner) => inner,
     };
     for index in 0..inner.len() {
@@ -107,14 +113,10 @@ pub(crate) fn references(
     mut visit: impl FnMut(u64, bool),
 ) -> Result<()> {
     match open_root(pager, at)? {
-        Node::Leaf(leaf) => {
-            for index in 0..leaf.len() {
-                if let Stored::External(pointer) = leaf.value(index)
-                    && pointer.subtree().is_none()
-                {
-                    visit(pointer.address_units(), true);
-                }
-            }
+        Node::Leaf(leaf) => value_references(leaf, visit),
+        Node::Delta(delta) => {
+            visit(delta.base().address_units(), false);
+            value_references(delta.entries(), visit);
         }
         Node::Inner(inner) => {
             for index in 0..inner.len() {
@@ -123,4 +125,14 @@ pub(crate) fn references(
         }
     }
     Ok(())
+}
+
+fn value_references(leaf: Leaf<'_>, mut visit: impl FnMut(u64, bool)) {
+    for index in 0..leaf.len() {
+        if let Stored::External(pointer) = leaf.value(index)
+            && pointer.subtree().is_none()
+        {
+            visit(pointer.address_units(), true);
+        }
+    }
 }

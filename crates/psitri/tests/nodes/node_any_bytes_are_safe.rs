@@ -4,8 +4,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use psitri::node::{
-    Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, NodeError, NodeRef, Stored, ValuePointer,
-    birth, check, is_leaf, level, patch_child, patch_value, seal, units, validate, validate_deep,
+    Delta, DeltaPacker, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, Mark, NodeError, NodeRef,
+    Stored, ValuePointer, birth, check, is_leaf, level, patch_child, patch_value, seal, units,
+    validate, validate_deep,
 };
 use std::ops::ControlFlow;
 
@@ -28,7 +29,34 @@ fn exercise(bytes: &[u8], probes: &[Vec<u8>]) {
         );
         let _ = patch_child(&mut copy, i, NodeRef::new(1, 2, 3), 9);
     }
+    if let Ok(delta) = Delta::open(bytes) {
+        let entries = delta.entries();
+        let _ = (delta.base(), delta.keys(), delta.spent());
+        let _ = (
+            delta.entries_bytes(),
+            delta.index_with_changes(3, entries.len()),
+        );
+        for i in 0..entries.len() {
+            let _ = (delta.mark(i), entries.value(i));
+        }
+        exercise_leaf(entries, probes);
+        assert!(Leaf::open(bytes).is_err() && Inner::open(bytes).is_err());
+    }
     if let Ok(leaf) = Leaf::open(bytes) {
+        exercise_leaf(leaf, probes);
+        if validate_deep(bytes).is_ok() {
+            let mut packer = LeafPacker::new();
+            packer.push_range(&leaf, 0..usize::MAX);
+            while let Some(image) = packer.pop_last(false) {
+                validate(image.bytes).unwrap();
+            }
+        }
+    }
+    exercise_inner(bytes, probes);
+}
+
+fn exercise_leaf(leaf: Leaf<'_>, probes: &[Vec<u8>]) {
+    for leaf in [leaf, leaf.up_to(leaf.len().div_ceil(2))] {
         let mut key = Vec::new();
         let mut sum = 0usize;
         for i in 0..leaf.len() {
@@ -65,14 +93,10 @@ fn exercise(bytes: &[u8], probes: &[Vec<u8>]) {
             ControlFlow::Continue(())
         });
         std::hint::black_box(sum);
-        if validate_deep(bytes).is_ok() {
-            let mut packer = LeafPacker::new();
-            packer.push_range(&leaf, 0..usize::MAX);
-            while let Some(image) = packer.pop_last(false) {
-                validate(image.bytes).unwrap();
-            }
-        }
     }
+}
+
+fn exercise_inner(bytes: &[u8], probes: &[Vec<u8>]) {
     if let Ok(inner) = Inner::open(bytes) {
         let mut separator = Vec::new();
         for i in 0..inner.len() {
@@ -130,6 +154,23 @@ fn leaf_image(shape: u8, n: u64) -> Vec<u8> {
         .unwrap_or_default()
 }
 
+fn delta_image(shape: u8, n: u64) -> Vec<u8> {
+    let leaf = leaf_image(shape, n);
+    let leaf = Leaf::open(&leaf).unwrap();
+    let mut packer = DeltaPacker::default();
+    let mut key = Vec::new();
+    for i in 0..leaf.len() {
+        leaf.copy_key(i, &mut key);
+        match i % 3 {
+            0 => packer.push(&key, leaf.value(i), Mark::New),
+            1 => packer.push(&key, leaf.value(i), Mark::Replaces),
+            _ => packer.push(&key, Stored::Inline(b""), Mark::Removes),
+        }
+    }
+    let base = NodeRef::new(9, 0, 64);
+    packer.finish(base, 100, 7).unwrap().to_vec()
+}
+
 fn inner_image(shape: u8, n: u64) -> Vec<u8> {
     let mut packer = InnerPacker::new(1);
     for i in 0..n.min(200) {
@@ -159,7 +200,7 @@ proptest! {
     #[test]
     fn forged_headers(
         units in 1usize..6, fill in prop_oneof![Just(0u8), any::<u8>()], edits in vec((24usize..384, any::<u8>()), 0..40),
-        kind in prop_oneof![1u8..4, 16u8..18], flags in 0u8..16, count in prop_oneof![1u32..40, any::<u32>()],
+        kind in prop_oneof![1u8..4, Just(8u8), 16u8..18], flags in 0u8..16, count in prop_oneof![1u32..40, any::<u32>()],
         prefix in prop_oneof![0u32..40, any::<u32>()], widths in prop_oneof![Just((0u16, 0u16)), (0u16..20, 0u16..30), any::<(u16, u16)>()],
         probes in vec(vec(any::<u8>(), 0..10), 0..3),
     ) {
@@ -178,10 +219,14 @@ proptest! {
 
     #[test]
     fn damaged_images(
-        leaf in any::<bool>(), shape in 0u8..60, n in 1u64..120,
-        edits in vec((prop_oneof![0usize..40, 0usize..4096], any::<u8>()), 1..4), probes in vec(vec(any::<u8>(), 0..10), 0..3),
+        kind in 0u8..3, shape in 0u8..60, n in 1u64..120,
+        edits in vec((prop_oneof![0usize..40, 64usize..104, 0usize..4096], any::<u8>()), 1..4), probes in vec(vec(any::<u8>(), 0..10), 0..3),
     ) {
-        let mut bytes = if leaf { leaf_image(shape % 20, n) } else { inner_image(shape, n) };
+        let mut bytes = match kind {
+            0 => leaf_image(shape % 20, n),
+            1 => delta_image(shape % 20, n),
+            _ => inner_image(shape, n),
+        };
         let at = NodeRef::new(3, 0, (bytes.len() / 64) as u32);
         seal(&mut bytes, at, 8);
         check(&bytes, at).unwrap();

@@ -15,6 +15,8 @@
 //!     one by one ([`Terms`]).
 //! (3) A value that a leaf gives up for another place counts as dead, like one that is replaced.
 
+use std::ops::Add;
+
 use super::{ChangeStream, Merger};
 use crate::{
     Result,
@@ -48,7 +50,7 @@ const CHANGE_BYTES: usize = 16;
 pub(crate) struct Terms {
     /// Time of the merge; 0 for a tree whose entries do not expire.
     pub now: u64,
-    /// Writers wait for it, or soon will: values may leave their leaves.
+    /// Writers wait for it, or soon will: values may leave their leaves, and changes go in front of them.
     pub is_pressed: bool,
     /// Values come back where there are many changes.
     pub brings_back: bool,
@@ -232,6 +234,19 @@ impl Content {
     }
 }
 
+impl Add for Content {
+    type Output = Content;
+
+    fn add(self, other: Content) -> Content {
+        Content {
+            bytes: self.bytes + other.bytes,
+            movable: self.movable + other.movable,
+            might_leave: self.might_leave + other.might_leave,
+            outside: self.outside + other.outside,
+        }
+    }
+}
+
 impl<'p, S: ChangeStream> Merger<'_, 'p, S> {
     /// Whether all entries of a leaf with this content stay as they are, where nothing changes them.
     pub(super) fn keeps_places(&self, content: Content) -> bool {
@@ -239,6 +254,15 @@ impl<'p, S: ChangeStream> Merger<'_, 'p, S> {
         let leave = *mode == Mode::Apart && content.might_leave > 0;
         let move_on = *mode == Mode::Together || terms.empties_pages;
         !(leave || move_on && content.outside > 0)
+    }
+
+    /// Whether values of a leaf with changes are to move into it or out of it.
+    pub(super) fn would_move_values(&self, leaf: Leaf<'_>) -> bool {
+        match self.placement.mode {
+            Mode::Stay => false,
+            Mode::Apart => Content::of_leaf(leaf).might_leave > 0,
+            Mode::Together => true,
+        }
     }
 
     /// Where a value goes that stays as it is, in a leaf that is taken apart.
@@ -276,11 +300,11 @@ impl<'p, S: ChangeStream> Merger<'_, 'p, S> {
     }
 
     /// Asks for the values of a leaf that will be moved, so that they arrive side by side.
-    pub(super) fn ask_for_values(&self, leaf: Leaf<'_>) {
+    pub(super) fn ask_for_values(&self, leaf: Leaf<'_>, from: usize) {
         if self.placement.mode != Mode::Together {
             return;
         }
-        for index in 0..leaf.len() {
+        for index in from..leaf.len() {
             if let Stored::External(pointer) = leaf.value(index) {
                 self.sink.pager().prefetch_value(&pointer);
             }

@@ -7,10 +7,10 @@ use super::{Change, ChangeStream, Merger, Terms};
 use crate::{
     Result,
     expiry::Judge,
-    node::{Leaf, NodeRef, Stored},
+    node::{Delta, Leaf, NodeRef, Stored},
     pager::{Pager, Sink},
     progress::Watch,
-    tree::{Node, Root, open_child, open_root},
+    tree::{Node, Root, leaf_behind, open_child, open_root},
 };
 
 /// Which parts of a tree are written anew although nothing in them changes.
@@ -29,10 +29,9 @@ impl Rewrite {
     /// another that is.)
     fn terms(self, now: u64) -> Terms {
         Terms {
-            now,
-            is_pressed: false,
             brings_back: self == Rewrite::Leaves,
             empties_pages: self == Rewrite::Leaves,
+            ..Terms::at(now)
         }
     }
 
@@ -50,6 +49,20 @@ impl Rewrite {
         matches!(self, Rewrite::Leaves)
             || self.moves(at.page())
             || (0..leaf.len()).any(|i| is_wanted(leaf.value(i)))
+    }
+
+    /// What is shared behind a delta stays there as well.
+    fn wants_delta(
+        &self,
+        pager: &Pager,
+        at: NodeRef,
+        delta: Delta<'_>,
+        judge: Option<Judge<'_>>,
+    ) -> Result<bool> {
+        let leaf = leaf_behind(pager, delta)?;
+        Ok(!pager.shares.is_shared(delta.base().address_units())
+            && (self.wants_leaf(pager, at, delta.entries(), judge)
+                || self.wants_leaf(pager, delta.base(), leaf, judge)))
     }
 
     pub(super) fn wants_value(&self, pager: &Pager, stored: Stored<'_>) -> bool {
@@ -97,6 +110,7 @@ fn has_work(
     }
     match open_root(pager, at)? {
         Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, at, leaf, judge)),
+        Node::Delta(delta) => rewrite.wants_delta(pager, at, delta, judge),
         Node::Inner(_) if rewrite.moves(at.page()) => Ok(true),
         Node::Inner(inner) => {
             for index in 0..inner.len() {
@@ -146,6 +160,10 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             Node::Leaf(leaf) => {
                 self.changes.passed(leaf.len() as u64)?;
                 Ok(rewrite.wants_leaf(pager, child, leaf, self.judge))
+            }
+            Node::Delta(delta) => {
+                self.changes.passed(delta.keys())?;
+                rewrite.wants_delta(pager, child, delta, self.judge)
             }
             Node::Inner(_) => Ok(true),
         }

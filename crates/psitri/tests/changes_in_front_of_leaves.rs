@@ -1,0 +1,252 @@
+//! Story: small entries all over a tree that is large beside the write buffer come faster than they are merged. Their leaves are not written for them,
+//! but deltas in front of these. Whoever reads, counts, clones, compacts, crashes or salvages sees nothing of it.
+#![cfg(not(loom))]
+
+mod common;
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use common::Random;
+use psitri::{Database, Keyspace, Options, SalvageOptions, WriteBatch, salvage};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Keys that there may be.
+const KEYS: u64 = 120_000;
+
+fn open(dir: &Path) -> (Database, Keyspace) {
+    let options = Options::new()
+        .buffer_bytes(256 << 10)
+        .frozen_buffers(4)
+        .checkpoint_on_close(false)
+        .idle_flush(Duration::from_secs(3600));
+    let db = options.open(dir).unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    (db, keyspace)
+}
+
+fn new() -> (tempfile::TempDir, Database, Keyspace) {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, keyspace) = open(dir.path());
+    (dir, db, keyspace)
+}
+
+fn key(n: u64) -> Vec<u8> {
+    let n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    match n % 5 {
+        0 => format!("{n:016x}").into_bytes(),
+        _ => n.to_be_bytes().to_vec(),
+    }
+}
+
+/// Most stay in leaves.
+fn value(random: &mut Random) -> Vec<u8> {
+    let len = match random.below(40) {
+        0 => 0,
+        1 => random.between(130, 700),
+        _ => random.between(20, 60),
+    };
+    let word = random.next().to_le_bytes();
+    word.iter().copied().cycle().take(len).collect()
+}
+
+/// Writes `count` entries in no order, one in `remove_one_in` of which removes a key. The last four hundred are still in a buffer afterwards.
+fn write(
+    db: &Database,
+    keyspace: &Keyspace,
+    model: &mut Model,
+    random: &mut Random,
+    (count, remove_one_in): (usize, usize),
+) {
+    for _ in 0..count / 100 {
+        let mut batch = WriteBatch::new();
+        for _ in 0..100 {
+            let key = key(random.next() % KEYS);
+            if random.below(remove_one_in) == 0 {
+                batch.remove(keyspace, &key);
+                model.remove(&key);
+            } else {
+                let value = value(random);
+                batch.upsert(keyspace, &key, &value);
+                model.insert(key, value);
+            }
+        }
+        db.write(batch).unwrap();
+    }
+}
+
+fn check(db: &Database, keyspace: &Keyspace, model: &Model) {
+    let snapshot = db.snapshot();
+    assert_eq!(snapshot.len(keyspace).unwrap(), model.len() as u64);
+    let mut cursor = snapshot.cursor(keyspace).unwrap();
+    let mut is_at_entry = cursor.seek_first().unwrap();
+    for (key, value) in model {
+        assert!(is_at_entry);
+        assert_eq!(cursor.entry(), Some((key.as_slice(), value.as_slice())));
+        is_at_entry = cursor.next().unwrap();
+    }
+    assert!(!is_at_entry);
+    is_at_entry = cursor.seek_last().unwrap();
+    for (key, value) in model.iter().rev() {
+        assert!(is_at_entry);
+        assert_eq!(cursor.entry(), Some((key.as_slice(), value.as_slice())));
+        is_at_entry = cursor.prev().unwrap();
+    }
+    assert!(!is_at_entry);
+    for n in (0..KEYS).step_by(61) {
+        let key = key(n);
+        let found = snapshot.get(keyspace, &key).unwrap();
+        assert_eq!(found, model.get(&key).map(Vec::as_slice));
+        let before = snapshot.count(keyspace, ..key.as_slice()).unwrap();
+        assert_eq!(before, model.range(..key).count() as u64);
+    }
+}
+
+fn deltas(db: &Database) -> u64 {
+    let report = db.verify().unwrap();
+    assert_eq!(report.errors, Vec::<String>::new());
+    report.deltas
+}
+
+/// A database with many deltas in its tree, and what is in it.
+fn changed(seed: u64) -> (tempfile::TempDir, Database, Keyspace, Model, Random) {
+    let (dir, db, keyspace) = new();
+    let (mut random, mut model) = (Random::new(common::seed(seed)), Model::new());
+    write(&db, &keyspace, &mut model, &mut random, (200_000, 50));
+    for _ in 0..20 {
+        write(&db, &keyspace, &mut model, &mut random, (10_000, 10));
+        if deltas(&db) > 300 {
+            return (dir, db, keyspace, model, random);
+        }
+    }
+    panic!("no deltas");
+}
+
+#[test]
+fn nobody_sees_it() {
+    let (dir, db, keyspace, mut model, mut random) = changed(1);
+    let old = db.snapshot();
+    let old_model = model.clone();
+    check(&db, &keyspace, &model);
+    for _ in 0..4 {
+        write(&db, &keyspace, &mut model, &mut random, (40_000, 4));
+        check(&db, &keyspace, &model);
+    }
+    for (key, value) in old_model.iter().step_by(17) {
+        assert_eq!(old.get(&keyspace, key).unwrap(), Some(value.as_slice()));
+    }
+    drop(old);
+    drop((keyspace, db));
+    let (db, keyspace) = open(dir.path());
+    check(&db, &keyspace, &model);
+    deltas(&db);
+}
+
+#[test]
+fn compaction_puts_changes_into_their_leaves() {
+    let (_dir, db, keyspace, model, _) = changed(2);
+    db.compact().unwrap();
+    assert_eq!(deltas(&db), 0);
+    check(&db, &keyspace, &model);
+}
+
+#[test]
+fn ranges_go_through_them() {
+    let (_dir, db, keyspace, mut model, mut random) = changed(3);
+    for _ in 0..10 {
+        let mut ends = [key(random.next() % KEYS), key(random.next() % KEYS)];
+        ends.sort();
+        // Not most of it at once.
+        ends[1] = ends[0].iter().copied().chain([7]).collect();
+        ends[1][1] = ends[1][1].saturating_add(9);
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.remove_range(&keyspace, &ends[0], Some(&ends[1]))
+            .unwrap();
+        txn.commit().unwrap();
+        model.retain(|key, _| *key < ends[0] || *key >= ends[1]);
+        write(&db, &keyspace, &mut model, &mut random, (4_000, 10));
+    }
+    check(&db, &keyspace, &model);
+    db.checkpoint().unwrap();
+    check(&db, &keyspace, &model);
+    deltas(&db);
+}
+
+/// Clones share leaves and deltas; merges of a tree that is shared take deltas apart and make none.
+#[test]
+fn clones_share_them() {
+    let (_dir, db, keyspace, mut model, mut random) = changed(4);
+    let clone = db.clone_keyspace("entries", "clone").unwrap();
+    db.save_snapshot("saved").unwrap();
+    let (mut clone_model, saved_model) = (model.clone(), model.clone());
+    for _ in 0..3 {
+        write(&db, &keyspace, &mut model, &mut random, (20_000, 5));
+        write(&db, &clone, &mut clone_model, &mut random, (20_000, 20));
+        deltas(&db);
+    }
+    check(&db, &keyspace, &model);
+    check(&db, &clone, &clone_model);
+    let restored = db.restore_keyspace("saved", "entries", "restored").unwrap();
+    check(&db, &restored, &saved_model);
+    db.drop_snapshot("saved").unwrap();
+    drop((restored, clone));
+    for name in ["restored", "clone"] {
+        db.drop_keyspace(name).unwrap();
+    }
+    check(&db, &keyspace, &model);
+    drop(keyspace);
+    db.drop_keyspace("entries").unwrap();
+    db.checkpoint().unwrap();
+    db.checkpoint().unwrap();
+    let left = db.stats().unwrap().reachable_bytes;
+    assert!(
+        left < 1 << 20,
+        "{left} bytes are reachable in an empty database"
+    );
+}
+
+/// Whatever page is damaged: what is found is right, and what is not is named.
+#[test]
+fn they_are_salvaged() {
+    let (dir, db, keyspace, model, mut random) = changed(5);
+    drop((keyspace, db));
+    let bytes = fs::read(dir.path().join("data")).unwrap();
+    for round in 0..6 {
+        let work = tempfile::tempdir().unwrap();
+        let (damaged, target) = (work.path().join("damaged"), work.path().join("target"));
+        fs::create_dir(&damaged).unwrap();
+        for file in fs::read_dir(dir.path()).unwrap() {
+            let path = file.unwrap().path();
+            fs::copy(&path, damaged.join(path.file_name().unwrap())).unwrap();
+        }
+        let mut bytes = bytes.clone();
+        for _ in 0..round * 8 {
+            let at = random.between(8192, bytes.len() - 1);
+            bytes[at] ^= 0x20;
+        }
+        fs::write(damaged.join("data"), &bytes).unwrap();
+        let report = salvage(&damaged, &target, SalvageOptions::new()).unwrap();
+        let (db, keyspace) = open(&target);
+        let told = report.keyspaces.iter().find(|told| told.name == "entries");
+        let told = told.expect("the keyspace is found");
+        assert!(round > 0 || report.is_whole(), "{report}");
+        let snapshot = db.snapshot();
+        for (key, value) in &model {
+            match snapshot.get(&keyspace, key).unwrap() {
+                Some(found) => assert_eq!(found, value.as_slice(), "{report}"),
+                None => assert!(
+                    told.values_lost.contains(key)
+                        || told.lost.iter().any(|range| *key >= range.from
+                            && range.to.as_ref().is_none_or(|to| key < to)),
+                    "{key:?} is lost and not named\n{report}"
+                ),
+            }
+        }
+        let mut cursor = snapshot.cursor(&keyspace).unwrap();
+        let mut is_at_entry = cursor.seek_first().unwrap();
+        while is_at_entry {
+            assert!(model.contains_key(cursor.key()), "{report}");
+            is_at_entry = cursor.next().unwrap();
+        }
+    }
+}
