@@ -153,8 +153,10 @@ fn verify_first(
             verify_entries(pager, at, delta.entries(), lower, upper, check)?;
             check.deltas += 1;
             let keys_before = check.keys;
+            // First of all whether it is a leaf: deltas that lead to one another would have no end.
+            let leaf = leaf_behind(pager, delta)?;
             verify_node(pager, delta.base(), 0, lower, upper, check)?;
-            verify_marks(at, delta, leaf_behind(pager, delta)?)?;
+            verify_marks(at, delta, leaf)?;
             check.keys = keys_before + delta.keys();
             Ok(delta.keys())
         }
