@@ -268,7 +268,9 @@ impl<'a> Cursor<'a> {
                 self.tree.seek_lt(Some(range.lo()))
             }
             (false, _) => {
-                self.tree.set_index(leaf.lower_bound(range.lo()) - 1);
+                // A forged leaf may have its keys in any order.
+                let index = leaf.lower_bound(range.lo()).max(first + 1) - 1;
+                self.tree.set_index(index);
                 Ok(true)
             }
         };

@@ -13,7 +13,7 @@
 //!
 //! Invariants, established by `structure` and relied on without checks here:
 //! (1) The marks and the leaf inside lie in the image; the leaf has as many entries as the header counts, and leaf invariants of its own.
-//! (2) A mark is one of [`Mark`]'s.
+//! (2) A mark is one of [`Mark`]'s, and no key or value is longer than those of leaves: a merge packs them again.
 //!
 //! Established by `content`, or by who reads the base, and only ever a matter of right or wrong results:
 //! (3) An entry that removes has an empty value.
@@ -30,7 +30,7 @@ use super::leaf::Leaf;
 use super::leaf_pack::LeafPacker;
 use super::leaf_validate;
 use super::reference::{NodeRef, Stored};
-use super::{KEY_BYTES_MAX, UNIT_BYTES};
+use super::{KEY_BYTES_MAX, UNIT_BYTES, VALUE_INLINE_BYTES_MAX};
 
 const BASE_AT: usize = HEADER_BYTES;
 const KEYS_AT: usize = 32;
@@ -79,9 +79,13 @@ impl<'a> Delta<'a> {
     /// Makes a view without looking at more than the headers.
     ///
     /// # Safety
-    /// [`super::validate`] accepted exactly these bytes as a delta, and they have not changed since.
+    /// [`super::validate`] accepted the node that begins here as a delta, and it has not changed since. `bytes` may be cut short, behind the header: a
+    /// forged reference is.
     #[inline]
     pub unsafe fn new_validated(bytes: &'a [u8]) -> Delta<'a> {
+        let units = header::units(bytes) as usize;
+        // SAFETY: the caller's promise: so long was the node that was validated.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.as_ptr(), units * UNIT_BYTES) };
         let inside = &bytes[leaf_at(header::count(bytes) as usize)..];
         // SAFETY: the caller's promise gives (1).
         let leaf = unsafe { Leaf::new_validated(inside) };
@@ -136,6 +140,17 @@ impl<'a> Delta<'a> {
         }
     }
 
+    /// Whether what this says of the leaf behind it is so: which keys it has, and how many with the changes.
+    pub fn fits(&self, leaf: Leaf<'_>) -> bool {
+        let mut key = Vec::new();
+        let is_marked = |index| {
+            self.leaf.copy_key(index, &mut key);
+            leaf.find(&key).is_some() == (self.mark(index) != Mark::New)
+        };
+        (0..self.leaf.len()).all(is_marked)
+            && self.index_with_changes(leaf.len(), self.leaf.len()) as u64 == self.keys()
+    }
+
     /// Index in the leaf with its changes of what has index `index` in the leaf behind it, if `changes` entries of the delta come before.
     pub fn index_with_changes(&self, index: usize, changes: usize) -> usize {
         let marks = (0..changes).map(|change| self.mark(change));
@@ -176,6 +191,15 @@ pub(super) fn structure(bytes: &[u8]) -> Result<(), NodeError> {
     }
     if (0..count).any(|index| mark_bits(bytes, index) > Mark::Removes as u8) {
         return Err(NodeError::Malformed("delta: unknown mark"));
+    }
+    // SAFETY: just validated.
+    let leaf = unsafe { Leaf::new_validated(inside) };
+    let is_too_long = |index| {
+        leaf.key_bytes(index) > KEY_BYTES_MAX
+            || matches!(leaf.value(index), Stored::Inline(value) if value.len() > VALUE_INLINE_BYTES_MAX)
+    };
+    if (0..count).any(is_too_long) {
+        return Err(NodeError::Malformed("delta: a key or value is too long"));
     }
     Ok(())
 }

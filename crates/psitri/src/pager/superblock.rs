@@ -8,7 +8,7 @@
 
 use crate::node::{NodeRef, PAGE_BYTES};
 
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
 const MAGIC: [u8; 8] = *b"PsiTriDB";
 /// Bytes of a slot that carry something.
 pub(crate) const SUPERBLOCK_BYTES: usize = 128;

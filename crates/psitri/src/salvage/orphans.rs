@@ -6,7 +6,7 @@ use super::{Job, SalvagedFrom, SalvagedKeyspace, TREES_MAX, for_each_entry, walk
 use crate::{
     Keyspace, Result,
     backup::ingest,
-    node::{NodeRef, Stored},
+    node::{Delta, NodeRef, Stored},
     tree::Root,
 };
 
@@ -119,6 +119,11 @@ impl Job<'_, '_> {
             }
             if found.level == 0 {
                 leaves.push((found.birth, found.at));
+                // A delta comes after the leaf behind it, and so has the last word.
+                let bytes = self.file.node(found.at).unwrap_or_default();
+                let base = Delta::open(&bytes).ok().map(|delta| delta.base());
+                let leaf = base.and_then(|base| scan.index_of(base));
+                leaves.extend(leaf.map(|leaf| (scan.nodes[leaf].birth, scan.nodes[leaf].at)));
             } else {
                 let root = Root {
                     node: found.at,

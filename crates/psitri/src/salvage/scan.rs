@@ -27,7 +27,7 @@ pub(super) struct Found {
     pub at: NodeRef,
     pub birth: u64,
     pub level: u8,
-    is_leaf: bool,
+    pub is_leaf: bool,
     pub keys: u64,
     named: Named,
     has_parent: bool,

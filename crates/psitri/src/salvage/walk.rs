@@ -26,6 +26,15 @@ struct Claim {
     upper: Option<Vec<u8>>,
 }
 
+impl Claim {
+    /// Whether what a node names lies within its bounds.
+    fn holds(&self, named: &Named) -> bool {
+        named.as_ref().is_none_or(|(first, last)| {
+            *first >= self.lower && self.upper.as_ref().is_none_or(|upper| last < upper)
+        })
+    }
+}
+
 /// An inner node on the way down.
 struct Step {
     bytes: Vec<u8>,
@@ -130,10 +139,7 @@ impl<'f> Walk<'f> {
             return Err("a younger node took its place".to_owned());
         }
         let (keys, named) = summary(&bytes);
-        let is_inside = named.is_none_or(|(first, last)| {
-            first >= claim.lower && claim.upper.as_ref().is_none_or(|upper| last < *upper)
-        });
-        if keys != claim.keys || !is_inside {
+        if keys != claim.keys || !claim.holds(&named) {
             return Err("another node lies there, perhaps an older one".to_owned());
         }
         Ok(bytes)
@@ -142,7 +148,7 @@ impl<'f> Walk<'f> {
     /// (3)
     fn join(&mut self, mut claim: Claim, delta: Delta<'_>, bytes: &[u8]) {
         let mut packer = LeafPacker::new();
-        match self.open_behind(delta) {
+        match self.open_behind(&claim, delta, node::birth(bytes)) {
             Ok(base) => {
                 self.reached.push(delta.base());
                 let leaf = Leaf::open(&base).expect("it was opened as one");
@@ -163,18 +169,22 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// The leaf behind a delta, if it is what the delta says.
-    fn open_behind(&self, delta: Delta<'_>) -> Result<Vec<u8>, Unreadable> {
+    /// The leaf behind a delta, if it is what the delta and its parent say.
+    fn open_behind(
+        &self,
+        claim: &Claim,
+        delta: Delta<'_>,
+        birth_max: u64,
+    ) -> Result<Vec<u8>, Unreadable> {
         let bytes = self.file.node(delta.base())?;
-        if node::birth(&bytes) > self.birth_max {
+        if node::birth(&bytes) > birth_max {
             return Err("a younger node took its place".to_owned());
         }
-        let keys = Leaf::open(&bytes)
-            .map(|leaf| delta.index_with_changes(leaf.len(), delta.entries().len()));
-        match keys {
-            Ok(keys) if keys as u64 == delta.keys() => Ok(bytes),
-            _ => Err("another node lies there, perhaps an older one".to_owned()),
+        let fits = Leaf::open(&bytes).is_ok_and(|leaf| delta.fits(leaf));
+        if !fits || !claim.holds(&summary(&bytes).1) {
+            return Err("another node lies there, perhaps an older one".to_owned());
         }
+        Ok(bytes)
     }
 
     /// (2)

@@ -76,7 +76,7 @@ impl<'a> ChangedLeaf<'a> {
                     ((base, delta), (base + usize::from(is_over), delta + 1));
                 return Some((entries.up_to(delta + 1), delta..delta + 1));
             }
-            (base, delta) = (base + usize::from(is_over), delta + 1);
+            (base, delta) = (to.max(base) + usize::from(is_over), delta + 1);
         }
     }
 

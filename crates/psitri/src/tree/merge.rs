@@ -247,7 +247,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
         let mut was_visited = false;
         for index in from..inner.len() {
             if inner.level() == 1 && self.deltas.is_way_open {
-                self.choose_way(inner)?;
+                self.choose_way(inner);
             }
             let child = inner.child(index);
             let was_before = std::mem::take(&mut was_visited);
@@ -264,7 +264,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             } else if changed
                 || meets
                 || self.is_rewritten(child, inner.level())?
-                || inner.level() == 1 && self.is_delta_moved(child)?
+                || inner.level() == 1 && self.is_delta_moved(child)
             {
                 was_visited = true;
                 // Where one leaf after the other has changes, the next ones arrive while this one is merged.
@@ -624,14 +624,9 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
 
     /// Applies the current change to the packer and moves on.
     fn take_change(&mut self) -> Result<()> {
-        let stored = match self.changes.change() {
-            Change::Delete => None,
-            Change::Adopt(pointer) => {
-                self.sink.adopt_value(&pointer);
-                Some(Stored::External(pointer))
-            }
-            Change::Put(value) => Some(self.placement.store(self.sink, value)?),
-        };
+        let stored = self
+            .placement
+            .store_change(self.sink, self.changes.change())?;
         self.sequential = false;
         let value_bytes = stored.map_or(0, |stored| Content::of(0, stored).bytes);
         let key = self.changes.key().unwrap_or_default();

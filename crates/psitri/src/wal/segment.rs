@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The record stream begins here.
 pub(super) const DATA_OFFSET: u64 = 4096;
 /// Newest format that this code reads and the one that it writes.
-pub(super) const FORMAT_VERSION: u32 = 2;
+pub(super) const FORMAT_VERSION: u32 = 3;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PSITRIWL");
 const HEADER_BYTES: usize = 64;
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        for version in [1, 9] {
+        for version in [1, 2, 9] {
             let mut bytes = HEADER.encode();
             bytes[8] = version;
             let error = SegmentHeader::decode(&bytes, "f").unwrap_err();
@@ -380,7 +380,7 @@ mod tests {
             else {
                 panic!("{error}");
             };
-            assert_eq!((found, supported), (u32::from(version), 2));
+            assert_eq!((found, supported), (u32::from(version), FORMAT_VERSION));
         }
     }
 

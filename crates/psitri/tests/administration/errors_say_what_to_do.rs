@@ -404,13 +404,13 @@ fn files_of_another_release() {
     assert_error!(
         Database::open(&path),
         Error::UnsupportedVersion { found: 99, .. },
-        "the database has format version 99, this release reads version 2; open it with the release that wrote it"
+        "the database has format version 99, this release reads version 3; open it with the release that wrote it"
     );
     set_version(1);
     assert_error!(
         Database::open(&path),
         Error::UnsupportedVersion { found: 1, .. },
-        "the database has format version 1, this release reads version 2; open it with the release that wrote it"
+        "the database has format version 1, this release reads version 3; open it with the release that wrote it"
     );
     std::fs::write(&data, &sound).unwrap();
     let db = Database::open(&path).unwrap();

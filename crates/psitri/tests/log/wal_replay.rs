@@ -219,13 +219,13 @@ fn damage_in_a_full_flushed_segment_is_reported_and_a_missing_one_too() {
 fn a_newer_format_is_refused_by_name() {
     let storage = memory();
     drop(Wal::create(storage.clone(), options()).unwrap());
-    overwrite(&*storage, "log-00000000", 8, &3u32.to_le_bytes());
+    overwrite(&*storage, "log-00000000", 8, &4u32.to_le_bytes());
     let error = read(&*storage, 0, 0).unwrap_err();
     assert!(matches!(
         error,
         WalError::UnsupportedVersion {
-            found: 3,
-            supported: 2,
+            found: 4,
+            supported: 3,
             ..
         }
     ));

@@ -17,14 +17,14 @@
 //! (3) Where a delta takes the place of one, values that only the older one referred to are dead; those that the leaf refers to are dead with
 //!     the leaf.
 
-use super::{Change, ChangeStream, Content, Merger};
+use super::{ChangeStream, Content, Merger};
 use crate::{
     Result,
     node::{
         self, Delta, DeltaPacker, Inner, Leaf, Mark, NODE_BYTES_SOFT_MAX, NodeRef, Stored,
         ValuePointer,
     },
-    tree::{ChangedLeaf, Node, Root, open_child},
+    tree::{ChangedLeaf, Node, Root, leaf_behind, open_child},
 };
 
 /// Shorter leaves are written anew: less is saved than the delta has beside its entries.
@@ -193,17 +193,17 @@ impl<'a> Found<'a> {
 
 impl<S: ChangeStream> Merger<'_, '_, S> {
     /// Decides where changes of the leaves below a node on level 1 go.
-    pub(super) fn choose_way(&mut self, inner: Inner<'_>) -> Result<()> {
+    pub(super) fn choose_way(&mut self, inner: Inner<'_>) {
         self.deltas.is_way_open = false;
         self.deltas.way = Way::Leaf;
         let expected = self.deltas.expected_bytes();
         let Some(expected) = expected.filter(|_| self.deltas.is_pressed) else {
-            return Ok(());
+            return;
         };
         #[cfg(test)]
         if let Some(way) = at_random::way() {
             self.deltas.way = way;
-            return Ok(());
+            return;
         }
         let pager = self.sink.pager();
         let samples = SAMPLES.min(inner.len());
@@ -211,8 +211,9 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         let mut turn = 0;
         for sample in 0..samples {
             let at = inner.child(sample * inner.len() / samples);
-            let behind = match open_child(pager, at, 1)? {
-                Node::Delta(delta) => {
+            // What is damaged is for a merge to say that has changes for it.
+            let behind = match open_child(pager, at, 1) {
+                Ok(Node::Delta(delta)) => {
                     delta_bytes += delta.entries_bytes();
                     spent += delta.spent() as usize;
                     delta.base()
@@ -227,13 +228,14 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         if bytes <= bytes_max && spent + bytes <= spent_max(leaf_bytes, turn) {
             self.deltas.way = Way::Front;
         }
-        Ok(())
     }
 
-    /// Whether a leaf without changes has a delta, which goes the way of its group: it would keep a page that is free but for it.
-    pub(super) fn is_delta_moved(&self, at: NodeRef) -> Result<bool> {
-        Ok(self.deltas.is_pressed
-            && matches!(open_child(self.sink.pager(), at, 1)?, Node::Delta(_)))
+    /// Whether a leaf without changes has a delta, which goes the way of its group: it would keep a page that is free but for it. What cannot be read
+    /// stays where it is.
+    pub(super) fn is_delta_moved(&self, at: NodeRef) -> bool {
+        let pager = self.sink.pager();
+        self.deltas.is_pressed
+            && matches!(open_child(pager, at, 1), Ok(Node::Delta(delta)) if leaf_behind(pager, delta).is_ok())
     }
 
     /// Whether the changes of a leaf go in front of it. Where values are to leave it, it has to be written.
@@ -357,14 +359,9 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
                     taken.hidden_bytes += pointer.len as usize;
                 }
             }
-            let stored = match self.changes.change() {
-                Change::Delete => None,
-                Change::Adopt(pointer) => {
-                    self.sink.adopt_value(&pointer);
-                    Some(Stored::External(pointer))
-                }
-                Change::Put(value) => Some(self.placement.store(self.sink, value)?),
-            };
+            let stored = self
+                .placement
+                .store_change(self.sink, self.changes.change())?;
             self.placement
                 .note_change(key, stored.map_or(0, |stored| Content::of(0, stored).bytes));
             self.deltas.note_change(key, stored);

@@ -17,7 +17,7 @@
 
 use std::ops::Add;
 
-use super::{ChangeStream, Merger};
+use super::{Change, ChangeStream, Merger};
 use crate::{
     Result,
     node::{
@@ -171,6 +171,22 @@ impl Placement {
     /// Whether a value of so many bytes goes out of its leaf.
     pub fn is_apart(&self, bytes: usize) -> bool {
         bytes > VALUE_INLINE_BYTES_MAX || (self.mode == Mode::Apart && bytes >= APART_BYTES_MIN)
+    }
+
+    /// Stores what a change puts; `None` if it deletes.
+    pub fn store_change<'v>(
+        &self,
+        sink: &mut Sink<'_>,
+        change: Change<'v>,
+    ) -> Result<Option<Stored<'v>>> {
+        Ok(match change {
+            Change::Delete => None,
+            Change::Adopt(pointer) => {
+                sink.adopt_value(&pointer);
+                Some(Stored::External(pointer))
+            }
+            Change::Put(value) => Some(self.store(sink, value)?),
+        })
     }
 
     /// Stores a value where it goes, or says that it is to be in the leaf.

@@ -271,3 +271,45 @@ fn whatever_goes_where_the_tree_is_that_of_the_map() {
 
     assert!(deltas > 1_000, "only {deltas} deltas were there to check");
 }
+
+/// Places a delta with one new key in front of whatever is at `base`.
+fn place_delta(sink: &mut Sink<'_>, base: NodeRef) -> NodeRef {
+    let mut packer = node::DeltaPacker::default();
+    packer.push(b"m", Stored::Inline(b"1"), node::Mark::New);
+    sink.place(packer.finish(base, 2, 0).unwrap()).unwrap()
+}
+
+#[test]
+fn what_is_no_leaf_behind_a_delta_is_damage() {
+    let world = World::new(1);
+    let mut sink = Sink::new(&world.pager, 1);
+    let first = place_delta(&mut sink, NodeRef::NULL);
+    // Each in front of the next one, the last in front of itself.
+    let next = |at: NodeRef| NodeRef::new(at.page(), at.offset_units() + at.units(), at.units());
+    let second = place_delta(&mut sink, next(next(first)));
+    let third = place_delta(&mut sink, next(next(first)));
+    assert_eq!(third, next(second));
+    sink.finish().unwrap();
+    for node in [first, second, third] {
+        let root = Root { node, keys: 2 };
+        let mut watch = Watch::new("", None, ProgressUnit::Bytes);
+        let mut check = TreeCheck::new(HashMap::new(), &mut watch);
+        assert!(verify_tree(&world.pager, root, &mut check).is_err());
+        assert!(tree::get(&world.pager, root, b"a").is_err());
+        assert!(tree::rank(&world.pager, root, b"z").is_err());
+        assert!(TreeCursor::new(&world.pager, root).seek_lt(None).is_err());
+        let mut changes = Changes {
+            entries: vec![(b"a".to_vec(), None)],
+            next: 0,
+        };
+        let mut sink = Sink::new(&world.pager, 2);
+        assert!(merge(&mut sink, root, &[], &mut changes, Terms::default()).is_err());
+    }
+    // A reference that is too short to the same node finds the same entries.
+    let short = Root {
+        node: NodeRef::new(first.page(), first.offset_units(), 1),
+        keys: 2,
+    };
+    let found = tree::get(&world.pager, short, b"m").unwrap();
+    assert_eq!(found, Some(Stored::Inline(b"1")));
+}
