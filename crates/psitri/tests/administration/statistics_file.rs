@@ -56,7 +56,6 @@ fn the_record_follows_the_database_and_goes_with_it() {
         "wal_appended_bytes",
         "buffer_bytes",
         "buffer_bytes_max",
-        "pins",
         "free_bytes",
         "merged_entries",
     ];
@@ -64,6 +63,8 @@ fn the_record_follows_the_database_and_goes_with_it() {
     for name in same {
         assert_eq!(figure(&found.stats, name), figure(&now, name));
     }
+    // That of the snapshot, and those of the engine's threads, which come and go.
+    assert!(found.stats.pins >= 1 && now.pins >= 1);
     assert!(found.stats.wal_appended_bytes > 100_000);
 
     // The state that the snapshot sees is replaced.

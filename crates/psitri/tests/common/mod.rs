@@ -69,3 +69,17 @@ pub fn within_seconds<T: Send + 'static>(
         Err(_) => panic!("{what}: failed, see above"),
     }
 }
+
+/// Takes checkpoints until nothing dead is held any more: for a moment, the engine's own threads may look at the state before the last one.
+pub fn checkpoint_and_let_go(db: &psitri::Database) -> psitri::Stats {
+    for attempt in 1.. {
+        db.checkpoint().unwrap();
+        let stats = db.stats().unwrap();
+        if stats.pending_bytes == 0 {
+            return stats;
+        }
+        assert!(attempt < 100, "{stats:?}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    unreachable!()
+}

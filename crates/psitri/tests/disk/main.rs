@@ -1,6 +1,9 @@
 //! The disk, real and simulated, and what the engine makes of one that is full, fails, or keeps less than it said.
 #![cfg(not(loom))]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod a_flush_out_of_space_poisons;
 mod a_reference_beyond_the_file;
 mod adversary_failures;

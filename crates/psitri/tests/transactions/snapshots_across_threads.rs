@@ -1,7 +1,7 @@
 //! Story: snapshots are values. They move to other threads, are shared by many, are dropped anywhere and outlive handles,
 //! transactions, keyspaces and merges; what each sees never changes. And what nobody can see any more takes no space.
 
-use crate::common::{Random, seed};
+use crate::common::{Random, checkpoint_and_let_go, seed};
 use psitri::{Database, Keyspace, Options, Snapshot};
 use std::sync::{Arc, mpsc};
 
@@ -65,9 +65,7 @@ fn a_snapshot_moves_is_shared_and_is_dropped_anywhere() {
         }
         drop(send);
     });
-    db.checkpoint().unwrap();
-    let stats = db.stats().unwrap();
-    assert_eq!(stats.pending_bytes, 0, "{stats:?}");
+    checkpoint_and_let_go(&db);
 }
 
 #[test]
@@ -135,9 +133,7 @@ fn one_old_reader_pins_what_it_sees_and_not_what_came_later() {
     .unwrap();
     assert_eq!(number, 10_000);
     drop(old);
-    db.checkpoint().unwrap();
-    let stats = db.stats().unwrap();
-    assert_eq!(stats.pending_bytes, 0, "{stats:?}");
+    let stats = checkpoint_and_let_go(&db);
     assert!(
         stats.file_bytes <= live + live / 4 + (256 << 10),
         "live {live}: {stats:?}"
