@@ -488,7 +488,7 @@ impl Engine {
 
     /// Body of the checkpoint thread.
     pub fn run_checkpoints(&self) {
-        let mut clean_at = (0, 0);
+        let mut clean_at = (0, 0, 0);
         loop {
             let wanted = {
                 let mut signals = self.signals.lock.lock();
@@ -512,6 +512,7 @@ impl Engine {
             // What an idle database has to store: nothing, if neither tree nor log moved.
             let now = (
                 self.counters.merges.load(Ordering::Relaxed),
+                self.counters.tidied.load(Ordering::Relaxed),
                 self.log.as_ref().map_or(0, |log| log.appended_lsn()),
             );
             if !self.is_checkpoint_due() && (!wanted || now == clean_at) {

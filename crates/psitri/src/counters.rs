@@ -2,11 +2,15 @@
 
 use std::time::Instant;
 
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// Counters for `stats`. Commits touch none of them.
 pub(crate) struct Counters {
     pub merges: AtomicU64,
+    /// Slices of trees whose deltas went into their leaves.
+    pub tidied: AtomicU64,
+    /// More of them are about to follow.
+    pub is_tidying: AtomicBool,
     pub merged_entries: AtomicU64,
     pub merged_bytes: AtomicU64,
     pub merging: Activity,
@@ -26,6 +30,8 @@ impl Counters {
     pub fn new(opened_csn: u64, opened_lsn: u64) -> Counters {
         Counters {
             merges: AtomicU64::new(0),
+            tidied: AtomicU64::new(0),
+            is_tidying: AtomicBool::new(false),
             merged_entries: AtomicU64::new(0),
             merged_bytes: AtomicU64::new(0),
             merging: Activity::default(),

@@ -4,7 +4,7 @@
 //! keyspace is asked often while it stays the same, a thread makes a table that says in which leaf a key is and where: a lookup then waits for
 //! a line of the table, and for the lines of the entry, which arrive side by side.
 //!
-//! A tree gets none that is not much larger than its table would be, unless both are small (its lookups wait for less than a table's), or of which a part
+//! A tree gets none that has deltas, that is not much larger than its table would be, unless both are small (its lookups wait for less than a table's), or of which a part
 //! is not in memory (all of it would be read). Where there is no room for a table, those go that nobody asked since the last time that there was none.
 //!
 //! # Thread safety
@@ -202,9 +202,9 @@ fn let_unused_go(engine: &Engine) {
 }
 
 impl Lookups {
-    /// For a tree that is new, if it is large enough.
+    /// For a tree that is new, if it is large enough and has no deltas.
     pub fn of(root: Root) -> Option<Arc<Lookups>> {
-        (root.keys >= KEYS_MIN).then(|| {
+        (root.keys >= KEYS_MIN && !root.node.has_deltas()).then(|| {
             Arc::new(Lookups {
                 table: OnceLock::new(),
                 counts: OwnLines(Counts {

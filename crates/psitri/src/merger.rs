@@ -20,6 +20,7 @@
 //!     who looked before have pinned what it replaces, or are asked for their time.
 
 mod headway;
+mod tidy;
 mod when;
 
 use std::time::{Duration, Instant};
@@ -42,6 +43,7 @@ use crate::{
 };
 
 pub(crate) use headway::{Headway, Tally};
+use tidy::Tidy;
 pub(crate) use when::merge_bytes;
 use when::{TICK, Watch, merge_bytes_of};
 
@@ -76,8 +78,11 @@ pub(crate) fn run(engine: &Engine) {
     let mut monitor = engine.in_memory.then(|| Monitor::new(engine));
     // There may be more to merge.
     let mut is_more = false;
-    // When something was merged, until its space is settled.
-    let mut merged_at: Option<Instant> = None;
+    // When something was merged, and whether its space is settled.
+    let (mut merged_at, mut is_settled) = (Instant::now(), true);
+    let mut tidy = Tidy::default();
+    // How long to wait before it goes on.
+    let mut tidies_after: Option<Duration> = None;
     loop {
         if let Some(monitor) = &mut monitor {
             monitor.tick();
@@ -91,7 +96,7 @@ pub(crate) fn run(engine: &Engine) {
             if signals.failure.is_some() {
                 engine.signals.work.wait_for(&mut signals, RETRY);
             } else if !signals.merge_wanted && !is_more {
-                let pause = watch.pause(engine);
+                let pause = tidies_after.unwrap_or_else(|| watch.pause(engine));
                 engine.signals.work.wait_for(&mut signals, pause);
             }
             if signals.stopping {
@@ -118,11 +123,14 @@ pub(crate) fn run(engine: &Engine) {
         watch.gather(engine);
         let result = merge_next(engine, &mut watch);
         is_more = matches!(result, Ok(true));
+        tidies_after = None;
         if is_more {
-            merged_at = Some(Instant::now());
-        } else if merged_at.is_some_and(|at| at.elapsed() >= SETTLES_AFTER) {
-            merged_at = None;
-            engine.settle();
+            (merged_at, is_settled) = (Instant::now(), false);
+        } else if merged_at.elapsed() >= SETTLES_AFTER {
+            if !std::mem::replace(&mut is_settled, true) {
+                engine.settle();
+            }
+            tidies_after = tidy.go_on(engine);
         }
         engine.checkpoint_what_was_replayed();
         note(engine, result.map(drop));

@@ -191,7 +191,7 @@ impl Engine {
             .saturating_sub(held.page_end_bytes());
         // What a merge lets die until a checkpoint, and the slice after that, is free after it, and the next slices are written there: holes in it would
         // be filled again at once. It may take what is not used of the slack otherwise.
-        let turnover = match self.counters.merging.is_busy() {
+        let turnover = match self.is_rewriting() {
             true => self.awaiting_bytes_max(&held) / SLICE_PARTS * (SLICE_PARTS + 1),
             false => 0,
         };
@@ -205,9 +205,14 @@ impl Engine {
             .max(AWAITING_BYTES_MIN)
     }
 
+    /// Whether nodes are written that others take the place of, and more will be.
+    fn is_rewriting(&self) -> bool {
+        self.counters.merging.is_busy() || self.counters.is_tidying.load(Ordering::Relaxed)
+    }
+
     /// How much of that may be free on top in short runs.
     fn short_runs_bytes(&self) -> u64 {
-        match self.counters.merging.is_busy() {
+        match self.is_rewriting() {
             true => SHORT_RUNS_BYTES.min(self.pager.live_bytes() / 2),
             false => 0,
         }

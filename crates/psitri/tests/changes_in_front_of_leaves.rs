@@ -4,7 +4,12 @@
 
 mod common;
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use common::Random;
 use psitri::{Database, Keyspace, Options, SalvageOptions, WriteBatch, salvage};
@@ -93,7 +98,7 @@ fn check(db: &Database, keyspace: &Keyspace, model: &Model) {
         is_at_entry = cursor.prev().unwrap();
     }
     assert!(!is_at_entry);
-    for n in (0..KEYS).step_by(61) {
+    for n in (0..KEYS).step_by(611) {
         let key = key(n);
         let found = snapshot.get(keyspace, &key).unwrap();
         assert_eq!(found, model.get(&key).map(Vec::as_slice));
@@ -150,6 +155,71 @@ fn compaction_puts_changes_into_their_leaves() {
     check(&db, &keyspace, &model);
 }
 
+/// They wait for nobody, and for nothing but merges.
+#[test]
+fn they_go_into_their_leaves_while_merges_rest() {
+    let (dir, db, keyspace, mut model, mut random) = changed(6);
+    let before = db.snapshot();
+    let model_before = model.clone();
+    let start = Instant::now();
+    while deltas(&db) > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "deltas stay");
+        // Few enough not to be merged.
+        write(&db, &keyspace, &mut model, &mut random, (100, 10));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(db.stats().unwrap().frozen_buffers, 0);
+    check(&db, &keyspace, &model);
+    for (key, value) in model_before.iter().step_by(7) {
+        assert_eq!(before.get(&keyspace, key).unwrap(), Some(value.as_slice()));
+    }
+    drop(before);
+    db.compact().unwrap();
+    check(&db, &keyspace, &model);
+    drop((keyspace, db));
+    let (db, keyspace) = open(dir.path());
+    check(&db, &keyspace, &model);
+}
+
+/// What was in their place is given back by itself, also if the database has come to rest before.
+#[test]
+fn what_they_replaced_is_given_back() {
+    let (dir, db, keyspace, _, _) = changed(8);
+    drop((keyspace, db));
+    let db = Options::new()
+        .idle_flush(Duration::from_millis(50))
+        .open(dir.path())
+        .unwrap();
+    assert!(deltas(&db) > 0);
+    let start = Instant::now();
+    while deltas(&db) > 0 || db.stats().unwrap().pending_bytes > 0 {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            db.stats().unwrap()
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Whoever closes meanwhile, kills, or holds the keyspace, finds it as it was.
+#[test]
+fn that_may_end_anywhere() {
+    let (dir, db, keyspace, mut model, mut random) = changed(7);
+    drop((keyspace, db));
+    for round in 0..5 {
+        let (db, keyspace) = open(dir.path());
+        write(&db, &keyspace, &mut model, &mut random, (10_000, 10));
+        let txn = (round == 1).then(|| db.begin(&[&keyspace]).unwrap());
+        std::thread::sleep(Duration::from_millis(1_000 + 15 * round));
+        drop(txn);
+        write(&db, &keyspace, &mut model, &mut random, (200, 10));
+        deltas(&db);
+    }
+    let (db, keyspace) = open(dir.path());
+    check(&db, &keyspace, &model);
+}
+
 #[test]
 fn ranges_go_through_them() {
     let (_dir, db, keyspace, mut model, mut random) = changed(3);
@@ -203,6 +273,62 @@ fn clones_share_them() {
         left < 1 << 20,
         "{left} bytes are reachable in an empty database"
     );
+}
+
+/// Where the superblocks are lost, and the catalog too, their trees are found as those without deltas are: whole, and once.
+#[test]
+fn their_trees_are_found_without_a_catalog() {
+    let (dir, db, keyspace, mut model, mut random) = changed(9);
+    write(&db, &keyspace, &mut model, &mut random, (10_000, 10));
+    drop(keyspace);
+    db.checkpoint().unwrap();
+    assert!(deltas(&db) > 50);
+    drop(db);
+    let data = dir.path().join("data");
+    let mut bytes = fs::read(&data).unwrap();
+    bytes[..8192].fill(0);
+    for is_catalog_lost in [false, true] {
+        if is_catalog_lost {
+            let name = b"entries";
+            let places: Vec<_> = bytes.windows(name.len()).enumerate().collect();
+            let places: Vec<usize> = places
+                .into_iter()
+                .filter_map(|(at, found)| (found == name).then_some(at))
+                .collect();
+            places.iter().for_each(|&at| bytes[at] ^= 1);
+        }
+        fs::write(&data, &bytes).unwrap();
+        let target = tempfile::tempdir().unwrap();
+        let target = target.path().join("target");
+        let report = salvage(dir.path(), &target, SalvageOptions::new()).unwrap();
+        let largest = report
+            .keyspaces
+            .iter()
+            .max_by_key(|told| told.keys)
+            .unwrap();
+        assert_eq!(largest.keys, model.len() as u64, "{report}");
+        assert_eq!(largest.name == "entries", !is_catalog_lost, "{report}");
+        let (db, _) = open(&target);
+        let found = db.open_keyspace(&largest.name).unwrap();
+        check(&db, &found, &model);
+    }
+}
+
+/// What is shared stays. As soon as nobody shares it any more, it goes.
+#[test]
+fn they_go_when_a_saved_snapshot_goes() {
+    let (_dir, db, keyspace, mut model, mut random) = changed(10);
+    write(&db, &keyspace, &mut model, &mut random, (10_000, 10));
+    db.save_snapshot("saved").unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(deltas(&db) > 50);
+    db.drop_snapshot("saved").unwrap();
+    let start = Instant::now();
+    while deltas(&db) > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "deltas stay");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    check(&db, &keyspace, &model);
 }
 
 /// Whatever page is damaged: what is found is right, and what is not is named.

@@ -14,21 +14,28 @@
 //! transactions of 10,000 writes, since a transaction is held in memory.
 //!
 //! The column family is looked up once. A read of the newest state goes through a transaction at READ COMMITTED that is kept for the
-//! next one: TidesDB takes what such a transaction sees anew at each read and holds nothing back for it in between. There is a number of
-//! them, one a thread as long as there are no more threads than that; whoever finds its own in use begins another. Database, family
-//! and those transactions are one value by way of self_cell.
+//! next one: TidesDB takes what such a transaction sees anew at each read and holds nothing back for it in between. Batches keep one as well, which is
+//! reset for the next, as TidesDB's own benchmark tool does. There is a number of
+//! them, one a thread as long as there are no more threads than that; whoever finds its own in use begins another.
+//!
+//! # Invariants
+//! Kept transactions and the column family borrow the database; [`Store`] owns all three, lends none of them for longer than itself, and drops the database
+//! last.
 //!
 //! Closing is TidesDB's own in mode `none`, which leaves what is in the buffer to the log; in the other modes a checkpoint goes before it.
 //! Failures: those of TidesDB, with its codes; a transaction that lost against another one fails as a conflict.
+#![allow(unsafe_code)] // A database and what borrows it, in one value.
+
 use crate::flusher::INTERVAL;
 use anyhow::{Context, Result};
 use psitri_bench::engine::{
     Batch, Capabilities, Compression, Cursor, Description, Engine, EngineSizes, ReadMode, Settings,
     Snapshot, SyncMode, Writer,
 };
-use self_cell::self_cell;
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -41,32 +48,49 @@ const FAMILY: &str = "kv";
 const LOAD_TRANSACTION_WRITES: usize = 10_000;
 const INTERVAL_NONE_US: u64 = 3_600_000_000;
 
-const READERS: usize = 64;
+/// Threads that keep transactions.
+const KEPT: usize = 64;
 
-/// A transaction that reads the newest state, on a cache line of its own.
+/// The transactions that a thread keeps, on cache lines of their own: one that reads the newest state, and one for batches that nobody uses.
 #[derive(Default)]
 #[repr(align(128))]
-struct Reader<'db>(Mutex<Option<Transaction<'db>>>);
-
-struct Opened<'db> {
-    family: ColumnFamily<'db>,
-    readers: Vec<Reader<'db>>,
+struct Kept {
+    reader: Mutex<Option<Transaction<'static>>>,
+    batch: Mutex<Option<Transaction<'static>>>,
 }
 
-self_cell!(
-    struct Store {
-        owner: tidesdb::TidesDB,
-        #[not_covariant]
-        dependent: Opened,
+/// What borrows the database.
+struct Opened {
+    family: ColumnFamily<'static>,
+    kept: Vec<Kept>,
+}
+
+struct Store {
+    opened: ManuallyDrop<Opened>,
+    database: NonNull<tidesdb::TidesDB>,
+}
+
+// SAFETY: the pointer is that of a box, which may be sent and shared as what is in it.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // SAFETY: neither is used again. What borrows the database goes first, and what was lent borrows the store.
+        unsafe {
+            ManuallyDrop::drop(&mut self.opened);
+            drop(Box::from_raw(self.database.as_ptr()));
+        }
     }
-);
+}
 
 pub struct TidesDb {
     store: Store,
     checkpoints_at_close: bool,
 }
 
-/// The place of this thread's reader: threads count up when they come for the first time.
+/// The place of what this thread keeps: threads count up when they come for the first time.
 #[inline]
 fn place() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -74,7 +98,7 @@ fn place() -> usize {
         static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
     }
     PLACE.get().unwrap_or_else(|| {
-        let place = THREADS.fetch_add(1, Ordering::Relaxed) % READERS;
+        let place = THREADS.fetch_add(1, Ordering::Relaxed) % KEPT;
         PLACE.set(Some(place));
         place
     })
@@ -120,37 +144,90 @@ fn compression(settings: &Settings) -> CompressionAlgorithm {
 }
 
 impl Store {
+    fn new(database: tidesdb::TidesDB) -> Result<Store> {
+        let database = NonNull::from(Box::leak(Box::new(database)));
+        // SAFETY: the box lives as long as the store, and this borrow no longer.
+        let family = unsafe { database.as_ref() }.get_column_family(FAMILY);
+        match family.context("not a database of this program") {
+            Ok(family) => Ok(Store {
+                opened: ManuallyDrop::new(Opened {
+                    family,
+                    kept: (0..KEPT).map(|_| Kept::default()).collect(),
+                }),
+                database,
+            }),
+            Err(error) => {
+                // SAFETY: nothing borrows it.
+                drop(unsafe { Box::from_raw(database.as_ptr()) });
+                Err(error)
+            }
+        }
+    }
+
     #[inline]
     fn database(&self) -> &tidesdb::TidesDB {
-        self.borrow_owner()
+        // SAFETY: the box is there until the store is dropped.
+        unsafe { self.database.as_ref() }
+    }
+
+    #[inline]
+    fn begin(&self, isolation: IsolationLevel) -> Result<Transaction<'static>> {
+        // SAFETY: as above; what is begun is kept in the store, or with a borrow of it.
+        let database: &'static tidesdb::TidesDB = unsafe { self.database.as_ref() };
+        Ok(database.begin_transaction_with_isolation(isolation)?)
     }
 
     #[inline]
     fn transaction(&self, isolation: IsolationLevel) -> Result<TidesTransaction<'_>> {
-        let database = self.database();
         Ok(TidesTransaction {
-            transaction: database.begin_transaction_with_isolation(isolation)?,
+            transaction: self.begin(isolation)?,
             store: self,
         })
+    }
+
+    /// A batch, in the transaction that this thread keeps if nobody uses it.
+    #[inline]
+    fn batch(&self) -> Result<TidesBatch<'_>> {
+        let kept = (self.opened.kept[place()].batch.try_lock())
+            .ok()
+            .and_then(|mut kept| kept.take());
+        let transaction = match kept {
+            Some(mut transaction) => {
+                transaction.reset(IsolationLevel::ReadCommitted)?;
+                transaction
+            }
+            None => self.begin(IsolationLevel::ReadCommitted)?,
+        };
+        Ok(TidesBatch(TidesTransaction {
+            transaction,
+            store: self,
+        }))
+    }
+
+    /// Keeps a transaction that is over for the next batch.
+    #[inline]
+    fn keep(&self, transaction: Transaction<'static>) {
+        if let Ok(mut kept) = self.opened.kept[place()].batch.try_lock() {
+            *kept = Some(transaction);
+        }
     }
 
     /// The newest value.
     #[inline]
     fn read(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.with_dependent(|database, opened| {
-            let begin = || database.begin_transaction_with_isolation(IsolationLevel::ReadCommitted);
-            let Ok(mut reader) = opened.readers[place()].0.try_lock() else {
-                return found(begin()?.get(&opened.family, key));
-            };
-            let transaction = match reader.take() {
-                Some(transaction) => transaction,
-                None => begin()?,
-            };
-            // A transaction that failed is not used again.
-            let value = found(transaction.get(&opened.family, key))?;
-            *reader = Some(transaction);
-            Ok(value)
-        })
+        let Opened { family, kept } = &*self.opened;
+        let begin = || self.begin(IsolationLevel::ReadCommitted);
+        let Ok(mut reader) = kept[place()].reader.try_lock() else {
+            return found(begin()?.get(family, key));
+        };
+        let transaction = match reader.take() {
+            Some(transaction) => transaction,
+            None => begin()?,
+        };
+        // A transaction that failed is not used again.
+        let value = found(transaction.get(family, key))?;
+        *reader = Some(transaction);
+        Ok(value)
     }
 }
 
@@ -161,15 +238,8 @@ fn start(path: &Path, settings: &Settings) -> Result<tidesdb::TidesDB> {
 
 impl TidesDb {
     fn new(database: tidesdb::TidesDB, settings: &Settings) -> Result<Self> {
-        let store = Store::try_new(database, |database| {
-            let family = database.get_column_family(FAMILY);
-            anyhow::Ok(Opened {
-                family: family.context("not a database of this program")?,
-                readers: (0..READERS).map(|_| Reader::default()).collect(),
-            })
-        })?;
         Ok(Self {
-            store,
+            store: Store::new(database)?,
             checkpoints_at_close: settings.sync_mode != SyncMode::None,
         })
     }
@@ -177,15 +247,18 @@ impl TidesDb {
 
 /// A transaction on the column family. It rolls back when dropped.
 pub struct TidesTransaction<'a> {
-    transaction: Transaction<'a>,
+    transaction: Transaction<'static>,
     store: &'a Store,
 }
+
+/// A transaction of a batch. Its transaction is kept when it is committed.
+pub struct TidesBatch<'a>(TidesTransaction<'a>);
 
 impl TidesTransaction<'_> {
     #[inline]
     fn entries(&self) -> Result<tidesdb::Iterator<'_>> {
         let TidesTransaction { transaction, store } = self;
-        Ok(store.with_dependent(|_, opened| transaction.new_iterator(&opened.family))?)
+        Ok(transaction.new_iterator(&store.opened.family)?)
     }
 }
 
@@ -199,11 +272,11 @@ fn found(value: tidesdb::Result<Vec<u8>>) -> Result<Option<Vec<u8>>> {
 }
 
 impl Writer for TidesDb {
-    type Batch<'a> = TidesTransaction<'a>;
+    type Batch<'a> = TidesBatch<'a>;
 
     #[inline]
-    fn begin(&self) -> Result<TidesTransaction<'_>> {
-        self.store.transaction(IsolationLevel::ReadCommitted)
+    fn begin(&self) -> Result<TidesBatch<'_>> {
+        self.store.batch()
     }
 
     fn sync(&self) -> Result<()> {
@@ -211,30 +284,35 @@ impl Writer for TidesDb {
     }
 }
 
-impl Batch for TidesTransaction<'_> {
+impl Batch for TidesBatch<'_> {
     #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-        let value = self
-            .store
-            .with_dependent(|_, opened| found(self.transaction.get(&opened.family, key)))?;
+        let TidesTransaction { transaction, store } = &self.0;
+        let value = found(transaction.get(&store.opened.family, key))?;
         Ok(look(value.as_deref()))
     }
 
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.store
-            .with_dependent(|_, opened| Ok(self.transaction.put(&opened.family, key, value)?))
+        let TidesTransaction { transaction, store } = &self.0;
+        Ok(transaction.put(&store.opened.family, key, value)?)
     }
 
     #[inline]
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        self.store
-            .with_dependent(|_, opened| Ok(self.transaction.delete(&opened.family, key)?))
+        let TidesTransaction { transaction, store } = &self.0;
+        Ok(transaction.delete(&store.opened.family, key)?)
     }
 
     #[inline]
-    fn commit(mut self) -> Result<()> {
-        Ok(self.transaction.commit()?)
+    fn commit(self) -> Result<()> {
+        let TidesTransaction {
+            mut transaction,
+            store,
+        } = self.0;
+        transaction.commit()?;
+        store.keep(transaction);
+        Ok(())
     }
 }
 
@@ -247,7 +325,7 @@ impl Engine for TidesDb {
     };
 
     type Snapshot<'a> = TidesSnapshot<'a>;
-    type Writes<'a> = TidesTransaction<'a>;
+    type Writes<'a> = TidesBatch<'a>;
 
     fn describe(settings: &Settings) -> Description {
         let (mode, interval_us) = sync_mode(settings.sync_mode);
@@ -305,7 +383,7 @@ impl Engine for TidesDb {
     }
 
     #[inline]
-    fn begin_writes(&self) -> Result<TidesTransaction<'_>> {
+    fn begin_writes(&self) -> Result<TidesBatch<'_>> {
         self.begin()
     }
 
@@ -315,8 +393,7 @@ impl Engine for TidesDb {
 
     fn compact(&mut self) -> Result<bool> {
         self.checkpoint()?;
-        self.store
-            .with_dependent(|_, opened| opened.family.compact())?;
+        self.store.opened.family.compact()?;
         Ok(true)
     }
 
@@ -348,8 +425,7 @@ impl Snapshot for TidesSnapshot<'_> {
     #[inline]
     fn read<R>(&mut self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
         let TidesTransaction { transaction, store } = &self.0;
-        let value = store
-            .with_dependent(|_, opened| found(transaction.get_notrack(&opened.family, key)))?;
+        let value = found(transaction.get_notrack(&store.opened.family, key))?;
         Ok(look(value.as_deref()))
     }
 

@@ -209,7 +209,7 @@ pub(super) fn content(bytes: &[u8]) -> Result<(), NodeError> {
     // SAFETY: the caller's promise.
     let delta = unsafe { Delta::new_validated(bytes) };
     leaf_validate::content(&bytes[leaf_at(delta.leaf.len())..])?;
-    if delta.base().is_null() {
+    if delta.base().is_null() || delta.base().has_deltas() {
         return Err(NodeError::Malformed("delta: no leaf behind it"));
     }
     if delta.keys() == 0 {

@@ -96,9 +96,10 @@ pub(super) fn write(bytes: &mut [u8], kind: NodeKind, level: u8, flags: u8, coun
     bytes[COUNT_AT..COUNT_AT + 4].copy_from_slice(&(count as u32).to_le_bytes());
 }
 
+/// With the address only: what is below a node is for its parent to say.
 fn checksum(bytes: &[u8], at: NodeRef) -> u32 {
     crc32c::crc32c_append(
-        crc32c::crc32c(&at.to_bits().to_le_bytes()),
+        crc32c::crc32c(&at.with_deltas(false).to_bits().to_le_bytes()),
         bytes.get(KIND_AT..).unwrap_or_default(),
     )
 }
@@ -219,6 +220,14 @@ pub fn is_leaf(bytes: &[u8]) -> bool {
 #[inline]
 pub fn is_delta(bytes: &[u8]) -> bool {
     bytes.get(KIND_AT) == Some(&(NodeKind::Delta as u8))
+}
+
+/// Whether the kind byte names an inner node.
+#[inline]
+pub(super) fn is_inner(bytes: &[u8]) -> bool {
+    bytes
+        .get(KIND_AT)
+        .is_some_and(|kind| *kind >= NodeKind::InnerBytes as u8)
 }
 
 /// Length of the node in units, as its header says.

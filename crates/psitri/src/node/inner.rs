@@ -403,6 +403,26 @@ impl<'a> Inner<'a> {
     }
 }
 
+/// Whether a reference to a node has to say that it leads to deltas: it is one, or a reference in it says so.
+///
+/// # Panics
+/// If the image is no node that [`super::validate`] accepts, it may.
+pub fn leads_to_deltas(image: &[u8]) -> bool {
+    assert!(image.len() >= super::UNIT_BYTES, "a node has a unit");
+    if !header::is_inner(image) {
+        return header::is_delta(image);
+    }
+    // SAFETY: the header lies in the first unit. Only fields are read below, no accessor is called.
+    let (from, to) = unsafe {
+        let inner = Inner::parse(image.as_ptr());
+        (inner.children_at as usize, inner.keys_at as usize)
+    };
+    let (children, _) = image[from..to].as_chunks::<8>();
+    let bits = |&child| u64::from_le_bytes(child);
+    let of_any = children.iter().map(bits).fold(0, |all, child| all | child);
+    NodeRef::from_bits(of_any).has_deltas()
+}
+
 /// Overwrites the address and key count of child `index` in a copy of an inner node, as long as the count fits the width that the
 /// node uses: the fast path when a merge replaced a child one for one. The checksum is stale afterwards, so seal it again.
 ///

@@ -37,7 +37,7 @@ pub use error::NodeError;
 pub use header::{
     NodeKind, birth, check, is_delta, is_leaf, level, seal, units, validate, validate_deep,
 };
-pub use inner::{Inner, patch_child};
+pub use inner::{Inner, leads_to_deltas, patch_child};
 pub use inner_pack::{InnerImage, InnerPacker};
 pub use leaf::{Leaf, LeafEncoding, patch_value};
 pub use leaf_cursor::LeafCursor;

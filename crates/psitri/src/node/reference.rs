@@ -3,19 +3,22 @@
 //! Invariants:
 //! (1) `NodeRef(0)` is null. Page 0 holds the superblocks, so no node has page 0.
 //! (2) A node of at most one page never straddles a page boundary; a longer one starts at offset 0 of a run of pages.
+//! (3) A reference says whether it leads to [deltas](super::Delta). That is no part of the address.
 
 use super::{PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE};
 use std::fmt;
 
 const OFFSET_SHIFT: u32 = 18;
 const PAGE_SHIFT: u32 = 24;
-const UNITS_MASK: u64 = (1 << OFFSET_SHIFT) - 1;
+const DELTAS_BIT: u64 = 1 << (OFFSET_SHIFT - 1);
+const UNITS_MASK: u64 = DELTAS_BIT - 1;
 const OFFSET_MASK: u64 = (1 << (PAGE_SHIFT - OFFSET_SHIFT)) - 1;
 const PAGE_BITS: u32 = 64 - PAGE_SHIFT;
 const _: () = assert!(PAGE_BITS == 40);
 const _: () = assert!(UNITS_PER_PAGE as u64 == OFFSET_MASK + 1);
 
-/// Address and length of a node: page (40 bits), offset in the page in units of 64 bytes (6 bits), length in units (18 bits).
+/// Address and length of a node: page (40 bits), offset in the page in units of 64 bytes (6 bits), whether it leads to deltas (1 bit), length in
+/// units (17 bits).
 ///
 /// ```
 /// use psitri::node::NodeRef;
@@ -61,6 +64,18 @@ impl NodeRef {
     #[inline]
     pub fn units(self) -> u32 {
         (self.0 & UNITS_MASK) as u32
+    }
+
+    /// Whether the node is a delta, or has one below it.
+    #[inline]
+    pub fn has_deltas(self) -> bool {
+        self.0 & DELTAS_BIT != 0
+    }
+
+    /// The reference to the same node that says so.
+    #[inline]
+    pub fn with_deltas(self, has_deltas: bool) -> NodeRef {
+        NodeRef(self.0 & !DELTAS_BIT | if has_deltas { DELTAS_BIT } else { 0 })
     }
 
     /// Offset of the first byte in the data file.
@@ -285,7 +300,17 @@ mod tests {
                 (page, offset, units)
             );
             assert_eq!(at.byte_offset(), page * 4096 + u64::from(offset) * 64);
-            assert!(!at.is_null());
+            assert!(!at.is_null() && !at.has_deltas());
+            let with = at.with_deltas(true);
+            assert!(with.has_deltas() && with != at && with.with_deltas(false) == at);
+            assert_eq!(
+                (with.page(), with.offset_units(), with.units()),
+                (page, offset, units)
+            );
+            assert_eq!(
+                (with.address_units(), with.byte_offset(), with.bytes()),
+                (at.address_units(), at.byte_offset(), at.bytes())
+            );
         }
         assert_eq!(
             NodeRef::new(12, 1, 64).to_string(),

@@ -22,6 +22,8 @@ use crate::{
 
 pub(crate) struct Sink<'p> {
     pager: &'p Pager,
+    /// Bytes of the nodes that were placed.
+    placed_bytes: u64,
     /// Lower bound of the version that will publish what is written here.
     birth: u64,
     nodes: Lane,
@@ -187,6 +189,7 @@ impl<'p> Sink<'p> {
     pub fn new(pager: &'p Pager, birth: u64) -> Sink<'p> {
         Sink {
             pager,
+            placed_bytes: 0,
             birth,
             nodes: Lane::default(),
             short_values: Lane::default(),
@@ -202,8 +205,18 @@ impl<'p> Sink<'p> {
         self.pager
     }
 
+    pub fn placed_bytes(&self) -> u64 {
+        self.placed_bytes
+    }
+
     /// Places an unsealed node image and seals it.
     pub fn place(&mut self, image: &mut [u8]) -> Result<NodeRef> {
+        let at = self.place_somewhere(image)?;
+        self.placed_bytes += image.len() as u64;
+        Ok(at.with_deltas(node::leads_to_deltas(image)))
+    }
+
+    fn place_somewhere(&mut self, image: &mut [u8]) -> Result<NodeRef> {
         assert!(!image.is_empty() && image.len().is_multiple_of(UNIT_BYTES));
         let units = image.len() / UNIT_BYTES;
         if units > UNITS_PER_PAGE {

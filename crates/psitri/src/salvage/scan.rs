@@ -35,6 +35,7 @@ pub(super) struct Found {
 
 pub(super) struct Scan {
     pub nodes: Vec<Found>,
+    /// References without what they say of deltas: where a node lies does not tell.
     by_ref: HashMap<NodeRef, usize>,
     /// Union-find: towards the first of the family.
     family: Vec<usize>,
@@ -129,7 +130,7 @@ impl Scan {
     /// Makes one family of a node and one that it refers to, if that is what is expected there. What was written there later is younger, or is something
     /// else.
     fn adopt(&mut self, parent: usize, child: NodeRef, is_expected: impl Fn(&Found) -> bool) {
-        let Some(&child) = self.by_ref.get(&child) else {
+        let Some(child) = self.index_of(child) else {
             return;
         };
         let found = &self.nodes[child];
@@ -149,7 +150,7 @@ impl Scan {
     }
 
     pub fn index_of(&self, at: NodeRef) -> Option<usize> {
-        self.by_ref.get(&at).copied()
+        self.by_ref.get(&at.with_deltas(false)).copied()
     }
 
     /// Whether a leaf has keys from `from` up to below `to`.

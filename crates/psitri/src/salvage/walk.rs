@@ -51,7 +51,7 @@ pub(super) struct Walk<'f> {
     joined: VecDeque<Vec<u8>>,
     birth_max: u64,
     pub lost: Vec<LostRange>,
-    /// Every node on the way to a leaf that was given, and the leaves.
+    /// Every node on the way to a leaf that was given, and the leaves: references without what they say of deltas.
     pub reached: Vec<NodeRef>,
 }
 
@@ -85,7 +85,7 @@ impl<'f> Walk<'f> {
             let claim = self.root.take().or_else(|| self.next_claim())?;
             match self.open(&claim) {
                 Ok(bytes) => {
-                    self.reached.push(claim.at);
+                    self.reached.push(claim.at.with_deltas(false));
                     if node::is_leaf(&bytes) {
                         return Some(bytes);
                     }

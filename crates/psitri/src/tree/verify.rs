@@ -141,6 +141,12 @@ fn verify_first(
     if node::level(bytes) != level {
         return Err(damaged(at, "a child is on the wrong level"));
     }
+    if at.has_deltas() != node::leads_to_deltas(bytes) {
+        return Err(damaged(
+            at,
+            "the reference to it says wrongly whether it leads to deltas",
+        ));
+    }
     check.nodes += 1;
     check.passed(node_extent(at, node::birth(bytes)))?;
     match open_root(pager, at)? {

@@ -24,6 +24,7 @@ use crate::{
         self, Delta, DeltaPacker, Inner, Leaf, Mark, NODE_BYTES_SOFT_MAX, NodeRef, Stored,
         ValuePointer,
     },
+    pager::Pager,
     tree::{ChangedLeaf, Node, Root, leaf_behind, open_child},
 };
 
@@ -211,14 +212,13 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         let mut turn = 0;
         for sample in 0..samples {
             let at = inner.child(sample * inner.len() / samples);
-            // What is damaged is for a merge to say that has changes for it.
-            let behind = match open_child(pager, at, 1) {
-                Ok(Node::Delta(delta)) => {
+            let behind = match changes_of(pager, at) {
+                Some(delta) => {
                     delta_bytes += delta.entries_bytes();
                     spent += delta.spent() as usize;
                     delta.base()
                 }
-                _ => at,
+                None => at,
             };
             leaf_bytes += behind.bytes();
             turn ^= behind.to_bits();
@@ -235,7 +235,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     pub(super) fn is_delta_moved(&self, at: NodeRef) -> bool {
         let pager = self.sink.pager();
         self.deltas.is_pressed
-            && matches!(open_child(pager, at, 1), Ok(Node::Delta(delta)) if leaf_behind(pager, delta).is_ok())
+            && changes_of(pager, at).is_some_and(|delta| leaf_behind(pager, delta).is_ok())
     }
 
     /// Whether the changes of a leaf go in front of it. Where values are to leave it, it has to be written.
@@ -505,6 +505,17 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             self.push_entries(leaf, run)?;
         }
         Ok(())
+    }
+}
+
+/// The delta below a node on level 1 that a reference leads to. What is damaged is for a merge to say that has changes for it.
+fn changes_of(pager: &Pager, at: NodeRef) -> Option<Delta<'_>> {
+    if !at.has_deltas() {
+        return None;
+    }
+    match open_child(pager, at, 1) {
+        Ok(Node::Delta(delta)) => Some(delta),
+        _ => None,
     }
 }
 

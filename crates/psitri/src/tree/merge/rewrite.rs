@@ -1,5 +1,5 @@
 //! Writing parts of a tree anew although nothing in them changes: to pack leaves, to move them away from the end of the file, to let go of
-//! entries that have expired. A rewrite is a merge without changes that takes more apart than it must.
+//! entries that have expired, to put deltas into their leaves. A rewrite is a merge without changes that takes more apart than it must.
 //!
 //! What other trees share stays where it is: a copy would take more space, not less.
 
@@ -22,6 +22,8 @@ pub(crate) enum Rewrite {
     From(u64),
     /// Leaves with entries that have expired, and the nodes above.
     Expired,
+    /// Leaves with deltas, until so many bytes of nodes are written; one at least.
+    Deltas { bytes_max: u64 },
 }
 
 impl Rewrite {
@@ -59,15 +61,27 @@ impl Rewrite {
         delta: Delta<'_>,
         judge: Option<Judge<'_>>,
     ) -> Result<bool> {
-        let leaf = leaf_behind(pager, delta)?;
-        Ok(!pager.shares.is_shared(delta.base().address_units())
-            && (self.wants_leaf(pager, at, delta.entries(), judge)
-                || self.wants_leaf(pager, delta.base(), leaf, judge)))
+        if pager.shares.is_shared(delta.base().address_units()) {
+            return Ok(false);
+        }
+        let leaf = leaf_behind(pager, delta);
+        // Nobody asked for this one: what is damaged stays where it is.
+        if matches!(self, Rewrite::Deltas { .. }) {
+            return Ok(leaf.is_ok());
+        }
+        let leaf = leaf?;
+        Ok(self.wants_leaf(pager, at, delta.entries(), judge)
+            || self.wants_leaf(pager, delta.base(), leaf, judge))
     }
 
     pub(super) fn wants_value(&self, pager: &Pager, stored: Stored<'_>) -> bool {
         matches!(stored, Stored::External(pointer)
             if self.moves(pointer.page()) && !pager.shares.is_shared(pointer.address_units()))
+    }
+
+    /// Whether nothing below a node is to be rewritten, as its reference says.
+    fn passes(&self, at: NodeRef) -> bool {
+        matches!(self, Rewrite::Deltas { .. }) && !at.has_deltas()
     }
 
     fn moves(&self, page: u64) -> bool {
@@ -106,6 +120,9 @@ fn has_work(
     judge: Option<Judge<'_>>,
 ) -> Result<bool> {
     if pager.shares.is_shared(at.address_units()) {
+        return Ok(false);
+    }
+    if rewrite.passes(at) {
         return Ok(false);
     }
     match open_root(pager, at)? {
@@ -147,13 +164,19 @@ impl ChangeStream for Nothing<'_, '_, '_> {
 }
 
 impl<S: ChangeStream> Merger<'_, '_, S> {
-    /// Whether a child of a node on `level` is taken apart without a change below it. Inner nodes always are: their children move.
+    /// Whether a child of a node on `level` is taken apart without a change below it. Inner nodes always are, as their children move, unless it is for
+    /// deltas and none of those below can go: a slice would be full of such nodes and get nowhere.
     pub(super) fn is_rewritten(&mut self, child: NodeRef, level: u8) -> Result<bool> {
         let Some(rewrite) = &self.rewrite else {
             return Ok(false);
         };
         let pager = self.sink.pager();
-        if pager.shares.is_shared(child.address_units()) {
+        if rewrite.passes(child) || pager.shares.is_shared(child.address_units()) {
+            return Ok(false);
+        }
+        if let Rewrite::Deltas { bytes_max } = *rewrite
+            && self.sink.placed_bytes() >= bytes_max
+        {
             return Ok(false);
         }
         match open_child(pager, child, level)? {
@@ -164,6 +187,9 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
             Node::Delta(delta) => {
                 self.changes.passed(delta.keys())?;
                 rewrite.wants_delta(pager, child, delta, self.judge)
+            }
+            Node::Inner(_) if matches!(rewrite, Rewrite::Deltas { .. }) => {
+                has_work(pager, child, rewrite, self.judge)
             }
             Node::Inner(_) => Ok(true),
         }

@@ -150,6 +150,49 @@ impl World {
     fn rewrite(&mut self, index: usize) {
         let from = self.random.below(self.pager.page_end() as usize) as u64;
         let what = [Rewrite::Leaves, Rewrite::From(from)][self.random.below(2)];
+        self.rewrite_as(index, what);
+    }
+
+    /// Puts deltas into their leaves, some at a time, until there are none that may be.
+    fn tidy(&mut self, index: usize) {
+        let mut slices = 0;
+        loop {
+            let before = self.trees[index].0;
+            let bytes_max = [1, 20_000][self.random.below(2)];
+            self.rewrite_as(index, Rewrite::Deltas { bytes_max });
+            if self.trees[index].0 == before {
+                break;
+            }
+            slices += 1;
+            assert!(slices < 2_000, "it gets nowhere");
+        }
+        let root = self.trees[index].0;
+        assert!(self.trees.len() > 1 || !root.node.has_deltas());
+    }
+
+    /// Merges these keys with another value each.
+    fn overwrite(&mut self, index: usize, keys: impl Iterator<Item = u32>, is_pressed: bool) {
+        let (root, mut model) = self.trees[index].clone();
+        let value = vec![self.version as u8; 100];
+        let entries: Vec<_> = keys
+            .map(|key| (key.to_be_bytes().to_vec(), Some(value.clone())))
+            .collect();
+        for (key, _) in &entries {
+            model.insert(key.clone(), value.clone());
+        }
+        let mut stream = Changes { entries, next: 0 };
+        let terms = Terms {
+            is_pressed,
+            ..Terms::default()
+        };
+        let mut sink = Sink::new(&self.pager, self.version + 1);
+        let root = merge(&mut sink, root, &[], &mut stream, terms).unwrap();
+        let changes = sink.finish().unwrap();
+        self.publish(changes);
+        self.trees[index] = (root, model);
+    }
+
+    fn rewrite_as(&mut self, index: usize, what: Rewrite) {
         let mut sink = Sink::new(&self.pager, self.version + 1);
         let mut watch = Watch::new("", None, ProgressUnit::Bytes);
         let root = rewrite(&mut sink, self.trees[index].0, what, 0, &mut watch).unwrap();
@@ -261,6 +304,7 @@ fn whatever_goes_where_the_tree_is_that_of_the_map() {
             let index = world.random.below(world.trees.len());
             match world.random.below(20) {
                 0 => world.rewrite(index),
+                3 => world.tidy(index),
                 1 if world.trees.len() < 4 => world.clone_tree(index),
                 2 if world.trees.len() > 1 => world.drop_tree(index),
                 _ => world.merge(index),
@@ -270,6 +314,30 @@ fn whatever_goes_where_the_tree_is_that_of_the_map() {
     }
 
     assert!(deltas > 1_000, "only {deltas} deltas were there to check");
+}
+
+/// Deltas that a clone shares stay, and so do the inner nodes above them that only lead to such. Those behind them are reached all the same.
+#[test]
+fn deltas_that_must_stay_are_not_in_the_way() {
+    const KEYS: u32 = 200_000;
+    let mut world = World::new(1);
+    world.overwrite(0, 0..KEYS, false);
+    // More than are patched.
+    world.overwrite(0, (0..KEYS).step_by(300), true);
+    let made = world.check();
+    assert!(made > 100, "{made} deltas");
+    world.clone_tree(0);
+    // All inner nodes are the original's own again, and the last deltas are nobody else's.
+    world.overwrite(0, (0..KEYS).step_by(4_000), false);
+    world.overwrite(1, KEYS - KEYS / 10..KEYS, false);
+    let before = world.check();
+    world.tidy(0);
+    let after = world.check();
+    assert!(after < before - 10, "{before} deltas, {after} left");
+    assert!(after > 50, "only {after} deltas are shared");
+    world.drop_tree(1);
+    world.tidy(0);
+    assert_eq!(world.check(), 0);
 }
 
 /// Places a delta with one new key in front of whatever is at `base`.
@@ -285,7 +353,9 @@ fn what_is_no_leaf_behind_a_delta_is_damage() {
     let mut sink = Sink::new(&world.pager, 1);
     let first = place_delta(&mut sink, NodeRef::NULL);
     // Each in front of the next one, the last in front of itself.
-    let next = |at: NodeRef| NodeRef::new(at.page(), at.offset_units() + at.units(), at.units());
+    let next = |at: NodeRef| {
+        NodeRef::new(at.page(), at.offset_units() + at.units(), at.units()).with_deltas(true)
+    };
     let second = place_delta(&mut sink, next(next(first)));
     let third = place_delta(&mut sink, next(next(first)));
     assert_eq!(third, next(second));

@@ -1,0 +1,182 @@
+//! Deltas go into their leaves once merges have had nothing to do for a while. Each costs a lookup a node more, and a scan twice the time, and merges
+//! that are pressed leave them behind wherever they have been.
+//!
+//! A tree is gone through in slices, with a pause after each that is as long: nobody waits for this. References say where there are deltas, so
+//! that nothing else is read.
+//!
+//! # Invariants
+//! (1) A root is changed in the merge's thread, between merges, and under the keyspace's write lock: nobody else changes it meanwhile. No buffer waits, so
+//!     that no merge of it is done in part.
+//! (2) Where there was nothing to do, nothing is looked at before another version is published: what is shared with clones keeps its deltas, and so does
+//!     a leaf that cannot be read.
+//! (3) While somebody reads a state that was replaced [`READER_AGE`] ago, nothing is done: what is replaced would stay in the file until he is done.
+//!
+//! # Failure modes
+//! An error is told once, and leaves the tree as it was. Nothing depends on what was to be done: that keyspace is tried again after a minute, and the others
+//! have their turn.
+
+use std::time::{Duration, Instant};
+
+use super::new_sink;
+use crate::{
+    Result,
+    engine::{Engine, frozen_count},
+    events::Event,
+    keyspace::KeyspaceCore,
+    progress::{ProgressUnit, Watch},
+    publication::{KeyspaceChanges, RootUpdate},
+    sync::{Arc, Ordering},
+    tree::{self, Rewrite},
+};
+
+/// What a slice writes, about.
+const SLICE_BYTES: u64 = 1 << 20;
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const RETRY: Duration = Duration::from_secs(60);
+/// See (3).
+const READER_AGE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Tidy {
+    /// The version in which there was nothing to do (2).
+    done: Option<u64>,
+    /// Something was published since the last checkpoint that was asked for.
+    is_dirty: bool,
+    /// Ids of keyspaces, and when they failed last.
+    failed: Vec<(u32, Instant)>,
+}
+
+/// What became of a keyspace's turn.
+enum Turn {
+    /// Something was published.
+    Taken,
+    /// There is nothing to do.
+    Idle,
+    /// Somebody writes to it.
+    Held,
+}
+
+impl Tidy {
+    /// Puts some deltas into their leaves. Returns how long to wait for the next time, if there may be more.
+    pub fn go_on(&mut self, engine: &Engine) -> Option<Duration> {
+        let start = Instant::now();
+        let is_at_work = may_begin(engine) && self.slice(engine);
+        engine
+            .counters
+            .is_tidying
+            .store(is_at_work, Ordering::Relaxed);
+        if is_at_work {
+            self.is_dirty = true;
+            return Some(start.elapsed().max(PAUSE_MIN));
+        }
+        // What was replaced is free after a checkpoint only.
+        if std::mem::take(&mut self.is_dirty) {
+            engine.signals.lock.lock().checkpoint_wanted = true;
+            engine.signals.work.notify_all();
+        }
+        None
+    }
+
+    /// False if there is nothing to do now.
+    fn slice(&mut self, engine: &Engine) -> bool {
+        let (version, found): (u64, Vec<_>) = {
+            let state = engine.states.current();
+            if frozen_count(&state) > 0 || self.done == Some(state.tree_version) {
+                return false;
+            }
+            let keyspaces = state.keyspaces.iter().flatten();
+            let with_deltas = keyspaces.filter(|keyspace| keyspace.root.node.has_deltas());
+            let cores = with_deltas.map(|keyspace| Arc::clone(&keyspace.core));
+            (state.tree_version, cores.collect())
+        };
+        if !found.is_empty() && engine.oldest_pin_age() >= READER_AGE {
+            return false;
+        }
+        let mut is_done = true;
+        for core in found {
+            let failed = self.failed.iter_mut().find(|(id, _)| *id == core.id);
+            if failed.as_ref().is_some_and(|(_, at)| at.elapsed() < RETRY) {
+                is_done = false;
+                continue;
+            }
+            match take_turn(engine, &core) {
+                Ok(turn) => {
+                    self.failed.retain(|(id, _)| *id != core.id);
+                    match turn {
+                        Turn::Taken => return true,
+                        Turn::Idle => {}
+                        Turn::Held => is_done = false,
+                    }
+                }
+                Err(error) => {
+                    is_done = false;
+                    if let Some((_, at)) = failed {
+                        *at = Instant::now();
+                    } else {
+                        self.failed.push((core.id, Instant::now()));
+                        let cause = error.to_string();
+                        engine.tell(|| Event::Failed { cause });
+                    }
+                }
+            }
+        }
+        if is_done {
+            self.done = Some(version);
+        }
+        false
+    }
+}
+
+/// Whether nobody waits for the thread, and the roots are not to stay as they are.
+fn may_begin(engine: &Engine) -> bool {
+    let signals = engine.signals.lock.lock();
+    let is_wanted = signals.merge_wanted || signals.draining > 0;
+    !(is_wanted || signals.stopping || signals.is_closing || signals.failure.is_some())
+}
+
+/// Puts some deltas of a keyspace into their leaves.
+fn take_turn(engine: &Engine, core: &KeyspaceCore) -> Result<Turn> {
+    // (1)
+    let Some(writer) = core.writer.try_lock() else {
+        return Ok(Turn::Held);
+    };
+    let before = {
+        let state = engine.states.current();
+        state
+            .keyspace(core.slot, core.id)
+            .map(|keyspace| keyspace.root)
+    };
+    let Some(before) = before else {
+        return Ok(Turn::Idle);
+    };
+    let rewrite = Rewrite::Deltas {
+        bytes_max: SLICE_BYTES,
+    };
+    let mut sink = new_sink(engine);
+    let mut watch = Watch::new("tidy", None, ProgressUnit::Entries);
+    let root = tree::rewrite(&mut sink, before, rewrite, 0, &mut watch)?;
+    if root == before {
+        return Ok(Turn::Idle);
+    }
+    let changes = sink.finish()?;
+    engine.counters.is_tidying.store(true, Ordering::Relaxed);
+    let update = RootUpdate {
+        slot: core.slot,
+        id: core.id,
+        root: Some(root),
+        generation_merged: 0,
+        generation_in_root: 0,
+        csn_merged: 0,
+        sliced: None,
+    };
+    let mut tree = engine.tree.lock();
+    engine.publish_roots(&mut tree, &[update], &KeyspaceChanges::default(), changes);
+    if engine.in_memory {
+        engine.reclaim(&mut tree);
+    }
+    drop(tree);
+    drop(writer);
+    engine.counters.tidied.fetch_add(1, Ordering::Relaxed);
+    engine.wait_for_space();
+    Ok(Turn::Taken)
+}
