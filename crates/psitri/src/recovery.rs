@@ -26,7 +26,7 @@ use std::{
 
 use crate::{
     Durability, Options, Result,
-    buffer::{BufferWriter, Kind},
+    buffer::{BufferWriter, Kind, hash_of},
     catalog::{CatalogEntry, read_catalog},
     engine::{Engine, EngineKind, TreeState, buffer_error},
     error::Error,
@@ -42,7 +42,10 @@ use crate::{
     storage::{LockMode, OpenMode, Storage, StorageFile},
     sync::{Arc, Ordering},
     tree::Root,
-    wal::{self, Wal, WalError, WalOptions, ops::Op, ops::OpsIter},
+    wal::{
+        self, Wal, WalError, WalOptions,
+        ops::{Op, OpsError, OpsIter},
+    },
 };
 
 pub(crate) use beside::{is_replaced, open_beside_writer};
@@ -58,6 +61,9 @@ pub(crate) const OP_BYTES_EXPECTED: u64 = 128;
 const ROOM_PER_BYTE_EXPECTED: u64 = 3;
 /// And for each keyspace in it, as buffers take memory by chunks.
 const BUFFER_BYTES_EXPECTED: u64 = 4 << 10;
+
+/// For how many operations the buffers are asked ahead of the one that is put back, those of the next record included: their misses overlap.
+const OPS_AHEAD: usize = 8;
 
 fn next_database_id() -> u64 {
     static NEXT: PlainAtomicU64 = PlainAtomicU64::new(1);
@@ -295,7 +301,7 @@ struct Recovery {
     buffer_bytes: u64,
     reserve_bytes: usize,
     table: Vec<Option<KeyspaceState>>,
-    by_id: HashMap<u32, u32>,
+    by_id: HashMap<u32, u32, foldhash::fast::RandomState>,
     generations: Vec<Arc<Generation>>,
     /// Writers of the newest generation by slot, kept from one operation to the next: each holds a piece of the arena.
     writers: Vec<Option<BufferWriter>>,
@@ -330,7 +336,7 @@ impl Recovery {
             buffer_bytes: options.buffer_bytes as u64,
             reserve_bytes: pool.reserve_bytes(),
             table: Vec::new(),
-            by_id: HashMap::new(),
+            by_id: HashMap::default(),
             generations: vec![Arc::new(Generation::new(1, &pool)?)],
             writers: Vec::new(),
             tree: TreeState {
@@ -447,11 +453,31 @@ impl Recovery {
         } else if newest.bytes_used() + expected > self.buffer_bytes {
             self.begin_generation(room)?;
         }
-        for op in OpsIter::new(record.payload, record.op_count) {
+        let next = record.ops_expected().take(OPS_AHEAD);
+        next.for_each(|op| self.ask_for(op));
+        let ops = || OpsIter::new(record.payload, record.op_count);
+        // Those before were asked for with the record before.
+        let mut ahead = ops().skip(OPS_AHEAD);
+        for op in ops() {
+            ahead.next().into_iter().for_each(|op| self.ask_for(op));
             let op = op.map_err(|e| damaged(e.what))?;
             self.apply_op(pager, record, op)?;
         }
         Ok(())
+    }
+
+    /// Asks for where the buffer will look for a key.
+    fn ask_for(&self, op: Result<Op<'_>, OpsError>) {
+        if let Ok(
+            Op::Put { keyspace, key, .. }
+            | Op::Delete { keyspace, key }
+            | Op::PutLarge { keyspace, key, .. },
+        ) = op
+            && let Some(&slot) = self.by_id.get(&keyspace)
+            && let Some(Some(writer)) = self.writers.get(slot as usize)
+        {
+            writer.buffer().prefetch_directory(&[hash_of(key)]);
+        }
     }
 
     /// (7): what is replayed from here on is in no tree.

@@ -5,16 +5,16 @@
 mod common;
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::Path,
     time::{Duration, Instant},
 };
 
-use common::Random;
+use common::{
+    Random,
+    in_no_order::{self, Model},
+};
 use psitri::{Database, Keyspace, Options, SalvageOptions, WriteBatch, salvage};
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Keys that there may be.
 const KEYS: u64 = 120_000;
@@ -61,43 +61,16 @@ fn write(
     keyspace: &Keyspace,
     model: &mut Model,
     random: &mut Random,
-    (count, remove_one_in): (usize, usize),
+    how_many: (usize, usize),
 ) {
-    for _ in 0..count / 100 {
-        let mut batch = WriteBatch::new();
-        for _ in 0..100 {
-            let key = key(random.next() % KEYS);
-            if random.below(remove_one_in) == 0 {
-                batch.remove(keyspace, &key);
-                model.remove(&key);
-            } else {
-                let value = value(random);
-                batch.upsert(keyspace, &key, &value);
-                model.insert(key, value);
-            }
-        }
-        db.write(batch).unwrap();
-    }
+    let draw_key = |random: &mut Random| key(random.next() % KEYS);
+    in_no_order::write(db, keyspace, model, random, how_many, draw_key, value);
 }
 
 fn check(db: &Database, keyspace: &Keyspace, model: &Model) {
     let snapshot = db.snapshot();
     assert_eq!(snapshot.len(keyspace).unwrap(), model.len() as u64);
-    let mut cursor = snapshot.cursor(keyspace).unwrap();
-    let mut is_at_entry = cursor.seek_first().unwrap();
-    for (key, value) in model {
-        assert!(is_at_entry);
-        assert_eq!(cursor.entry(), Some((key.as_slice(), value.as_slice())));
-        is_at_entry = cursor.next().unwrap();
-    }
-    assert!(!is_at_entry);
-    is_at_entry = cursor.seek_last().unwrap();
-    for (key, value) in model.iter().rev() {
-        assert!(is_at_entry);
-        assert_eq!(cursor.entry(), Some((key.as_slice(), value.as_slice())));
-        is_at_entry = cursor.prev().unwrap();
-    }
-    assert!(!is_at_entry);
+    in_no_order::check(&snapshot, keyspace, model);
     for n in (0..KEYS).step_by(611) {
         let key = key(n);
         let found = snapshot.get(keyspace, &key).unwrap();
@@ -375,4 +348,103 @@ fn they_are_salvaged() {
             is_at_entry = cursor.next().unwrap();
         }
     }
+}
+
+const KILLED_IN: &str = "PSITRI_DELTAS_KILLED_IN";
+const RESTS_AFTER: &str = "PSITRI_DELTAS_REST_AFTER";
+
+/// The batch with this number: keys with a value, or none to be removed.
+fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let mut random = Random::new(number);
+    let mut draw = || {
+        let key = key(random.next() % KEYS);
+        (key, (random.below(10) > 0).then(|| value(&mut random)))
+    };
+    (0..100).map(|_| draw()).collect()
+}
+
+fn batches_in(db: &Database) -> u64 {
+    let count = db.keyspace("count").unwrap();
+    let found = db.get(&count, b"batches").unwrap();
+    found.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
+}
+
+/// The process that is killed: this test, with a directory in the environment. It writes batch after batch and notes each, or rests after some.
+#[test]
+fn victim_of_the_kills() {
+    let Some(dir) = std::env::var_os(KILLED_IN) else {
+        return;
+    };
+    let dir = Path::new(&dir);
+    let (db, keyspace) = open(&dir.join("db"));
+    let count = db.keyspace("count").unwrap();
+    let rests_after: u64 = std::env::var(RESTS_AFTER).unwrap().parse().unwrap();
+    for number in batches_in(&db)..rests_after {
+        let mut writes = WriteBatch::new();
+        for (key, value) in batch(number) {
+            match value {
+                Some(value) => writes.upsert(&keyspace, &key, &value),
+                None => writes.remove(&keyspace, &key),
+            };
+        }
+        writes.upsert(&count, b"batches", &(number + 1).to_le_bytes());
+        db.write(writes).unwrap();
+        fs::write(dir.join("noted.new"), (number + 1).to_le_bytes()).unwrap();
+        fs::rename(dir.join("noted.new"), dir.join("noted")).unwrap();
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Killed while it writes deltas, or puts them away.
+#[test]
+fn kills_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("db")).unwrap();
+    let noted = || {
+        let bytes = fs::read(dir.path().join("noted")).unwrap_or_default();
+        bytes.try_into().map_or(0, u64::from_le_bytes)
+    };
+    let mut random = Random::new(common::seed(11));
+    let (mut model, mut written, mut seen) = (Model::new(), 0, 0);
+    for kill in 0..8 {
+        // Most of the tree is there before the first kill.
+        let goal = written + if kill == 0 { 1_500 } else { 150 };
+        let rests = kill % 2 == 1;
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "victim_of_the_kills", "--nocapture"])
+            .env(KILLED_IN, dir.path())
+            .env(RESTS_AFTER, if rests { goal } else { u64::MAX }.to_string())
+            .spawn()
+            .unwrap();
+        let start = Instant::now();
+        while noted() < goal {
+            assert!(start.elapsed() < Duration::from_secs(120), "it got stuck");
+            assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let moment = if rests {
+            random.between(1_000, 1_100)
+        } else {
+            random.between(0, 100)
+        };
+        std::thread::sleep(Duration::from_millis(moment as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (db, keyspace) = open(&dir.path().join("db"));
+        let found = batches_in(&db);
+        let noted = noted();
+        assert!(found == noted || found == noted + 1, "{found} of {noted}");
+        for (key, value) in (written..found).flat_map(batch) {
+            match value {
+                Some(value) => drop(model.insert(key, value)),
+                None => drop(model.remove(&key)),
+            }
+        }
+        written = found;
+        in_no_order::check(&db.snapshot(), &keyspace, &model);
+        seen += deltas(&db);
+    }
+    assert!(seen > 0, "there were no deltas");
 }

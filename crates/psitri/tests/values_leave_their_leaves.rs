@@ -5,14 +5,15 @@
 
 mod common;
 
-use std::{collections::BTreeMap, os::unix::fs::FileExt, path::Path, time::Duration};
+use std::{os::unix::fs::FileExt, path::Path, time::Duration};
 
-use common::Random;
+use common::{
+    Random,
+    in_no_order::{self, Model},
+};
 use psitri::{Database, Error, Keyspace, Options, WriteBatch};
 
 const BUFFER_BYTES: usize = 256 << 10;
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
     Options::new()
@@ -44,35 +45,14 @@ fn write(
     random: &mut Random,
     (count, keys, delete_one_in): (usize, u64, usize),
 ) {
-    for _ in 0..count / 100 {
-        let mut batch = WriteBatch::new();
-        for _ in 0..100 {
-            let key = key(random.next() % keys);
-            if random.below(delete_one_in) == 0 {
-                batch.remove(keyspace, &key);
-                model.remove(&key);
-            } else {
-                let value = value(random);
-                batch.upsert(keyspace, &key, &value);
-                model.insert(key, value);
-            }
-        }
-        db.write(batch).unwrap();
-    }
+    let draw_key = |random: &mut Random| key(random.next() % keys);
+    let how_many = (count, delete_one_in);
+    in_no_order::write(db, keyspace, model, random, how_many, draw_key, value);
 }
 
 fn check(db: &Database, keyspace: &Keyspace, model: &Model) {
     let snapshot = db.snapshot();
-    let mut cursor = snapshot.cursor(keyspace).unwrap();
-    let mut expected = model.iter();
-    let mut is_at_entry = cursor.seek_first().unwrap();
-    while is_at_entry {
-        let (key, value) = expected.next().expect("no more entries than were written");
-        assert_eq!(cursor.key(), key.as_slice());
-        assert_eq!(cursor.value(), value.as_slice());
-        is_at_entry = cursor.next().unwrap();
-    }
-    assert_eq!(expected.next(), None);
+    in_no_order::check(&snapshot, keyspace, model);
     for (key, value) in model.iter().step_by(37) {
         let found = snapshot.get(keyspace, key).unwrap();
         assert_eq!(found, Some(value.as_slice()));

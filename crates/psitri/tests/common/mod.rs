@@ -1,6 +1,8 @@
 //! Random draws for tests that can be replayed.
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod in_no_order;
+
 /// SplitMix64.
 #[derive(Clone)]
 pub struct Random(u64);
