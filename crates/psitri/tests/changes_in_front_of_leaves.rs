@@ -100,6 +100,24 @@ fn changed(seed: u64) -> (tempfile::TempDir, Database, Keyspace, Model, Random) 
     panic!("no deltas");
 }
 
+/// A closed database with deltas in the tree of its last checkpoint, which has all there is.
+fn changed_and_closed(seed: u64) -> (tempfile::TempDir, Model) {
+    let (dir, mut db, mut keyspace, mut model, mut random) = changed(seed);
+    for _ in 0..20 {
+        write(&db, &keyspace, &mut model, &mut random, (10_000, 10));
+        // Its last merges wait for nobody, and put deltas into the leaves that they change.
+        db.checkpoint().unwrap();
+        drop((keyspace, db));
+        let at_rest = Options::new().open_read_only(dir.path()).unwrap();
+        if deltas(&at_rest) > 0 {
+            return (dir, model);
+        }
+        drop(at_rest);
+        (db, keyspace) = open(dir.path());
+    }
+    panic!("no deltas");
+}
+
 #[test]
 fn nobody_sees_it() {
     let (dir, db, keyspace, mut model, mut random) = changed(1);
@@ -157,13 +175,11 @@ fn they_go_into_their_leaves_while_merges_rest() {
 /// What was in their place is given back by itself, also if the database has come to rest before.
 #[test]
 fn what_they_replaced_is_given_back() {
-    let (dir, db, keyspace, _, _) = changed(8);
-    drop((keyspace, db));
+    let (dir, _) = changed_and_closed(8);
     let db = Options::new()
         .idle_flush(Duration::from_millis(50))
         .open(dir.path())
         .unwrap();
-    assert!(deltas(&db) > 0);
     let start = Instant::now();
     while deltas(&db) > 0 || db.stats().unwrap().pending_bytes > 0 {
         assert!(
@@ -251,12 +267,7 @@ fn clones_share_them() {
 /// Where the superblocks are lost, and the catalog too, their trees are found as those without deltas are: whole, and once.
 #[test]
 fn their_trees_are_found_without_a_catalog() {
-    let (dir, db, keyspace, mut model, mut random) = changed(9);
-    write(&db, &keyspace, &mut model, &mut random, (10_000, 10));
-    drop(keyspace);
-    db.checkpoint().unwrap();
-    assert!(deltas(&db) > 50);
-    drop(db);
+    let (dir, model) = changed_and_closed(9);
     let data = dir.path().join("data");
     let mut bytes = fs::read(&data).unwrap();
     bytes[..8192].fill(0);
@@ -291,10 +302,17 @@ fn their_trees_are_found_without_a_catalog() {
 #[test]
 fn they_go_when_a_saved_snapshot_goes() {
     let (_dir, db, keyspace, mut model, mut random) = changed(10);
-    write(&db, &keyspace, &mut model, &mut random, (10_000, 10));
-    db.save_snapshot("saved").unwrap();
+    for attempt in 0.. {
+        write(&db, &keyspace, &mut model, &mut random, (10_000, 10));
+        db.save_snapshot("saved").unwrap();
+        if deltas(&db) > 0 {
+            break;
+        }
+        assert!(attempt < 20, "no deltas");
+        db.drop_snapshot("saved").unwrap();
+    }
     std::thread::sleep(Duration::from_secs(2));
-    assert!(deltas(&db) > 50);
+    assert!(deltas(&db) > 0, "they are shared");
     db.drop_snapshot("saved").unwrap();
     let start = Instant::now();
     while deltas(&db) > 0 {
