@@ -9,7 +9,7 @@
 //! so they lie side by side, and leave space side by side. Such groups take turns, so that merges cost about the same.
 //!
 //! The price: a lookup there reads a node more, and a scan joins two. Therefore there are deltas only where a merge is pressed; any other merge that
-//! comes by, and compaction, puts them into their leaves.
+//! comes by, and compaction, puts them into their leaves, and what is left goes there when merges rest (`merger/tidy.rs`).
 //!
 //! # Invariants
 //! (1) A delta counts what it keeps from being free, beside what was written: values that it hides and that are outside of the leaf.
