@@ -17,6 +17,8 @@
 //! (7) Trees may have parts of commits up to the superblock's tree CSN. Replay puts what they lack of those into generations of their own, none
 //!     of which is the active one: readers of old layers see them whole.
 
+mod ahead;
+mod apply;
 mod beside;
 
 use std::{
@@ -26,27 +28,25 @@ use std::{
 
 use crate::{
     Durability, Options, Result,
-    buffer::{BufferWriter, Kind, hash_of},
+    buffer::BufferWriter,
     catalog::{CatalogEntry, read_catalog},
-    engine::{Engine, EngineKind, TreeState, buffer_error},
+    engine::{Engine, EngineKind, TreeState},
     error::Error,
-    expiry::EXPIRY_BYTES,
-    keyspace::{KeyspaceCore, Names, Place},
-    node::{NodeRef, PAGE_BYTES, ValuePointer},
+    keyspace::{KeyspaceCore, Names},
+    node::{NodeRef, PAGE_BYTES},
     options::OpenKind,
     pager::{
         CheckpointRecord, DATA_FILE, Extent, PageMap, Pager, SUPERBLOCK_PAGES, SlotError,
-        Superblock, value_extent,
+        Superblock,
     },
     state::{ArenaPool, Generation, KEYSPACES_MAX, KeyspaceState, State},
     storage::{LockMode, OpenMode, Storage, StorageFile},
     sync::{Arc, Ordering},
     tree::Root,
-    wal::{
-        self, Wal, WalError, WalOptions,
-        ops::{Op, OpsError, OpsIter},
-    },
+    wal::{self, Wal, WalError, WalOptions},
 };
+use ahead::read_ahead;
+use apply::{Lost, Target};
 
 pub(crate) use beside::{is_replaced, open_beside_writer};
 
@@ -57,13 +57,6 @@ const ARENAS_KEPT_MAX: usize = 1;
 const WAL_SPARES_MAX: usize = 2;
 /// What an operation takes in the buffer beside its bytes in the log, at most about.
 pub(crate) const OP_BYTES_EXPECTED: u64 = 128;
-/// Address space for a record, as a multiple of the bytes of memory that it is expected to take: the directory doubles, chains of prefixes take more.
-const ROOM_PER_BYTE_EXPECTED: u64 = 3;
-/// And for each keyspace in it, as buffers take memory by chunks.
-const BUFFER_BYTES_EXPECTED: u64 = 4 << 10;
-
-/// For how many operations the buffers are asked ahead of the one that is put back, those of the next record included: their misses overlap.
-const OPS_AHEAD: usize = 8;
 
 fn next_database_id() -> u64 {
     static NEXT: PlainAtomicU64 = PlainAtomicU64::new(1);
@@ -150,37 +143,38 @@ pub(crate) fn open(
             None,
         );
     }
-    let mut lost = None;
-    let replayed = {
+    let end = {
         trace_span!(INFO, "recover", from_lsn = superblock.wal_start_lsn);
-        let replayed = wal::replay_while(
-            storage.as_ref(),
-            superblock.wal_start_lsn,
-            superblock.wal_durable_lsn,
-            |record| {
-                let failed = |error| WalError::Visitor(Box::new(error));
-                lost = recovery.missing(&pager, &record).map_err(failed)?;
-                if lost.is_some() {
-                    return Ok(false);
-                }
-                recovery
-                    .apply(&pager, &record)
-                    .map_err(failed)
-                    .map(|()| true)
-            },
-        );
+        let replay = |visitor: &mut dyn FnMut(wal::Record<'_>) -> Result<bool, WalError>| {
+            wal::replay_while(
+                storage.as_ref(),
+                superblock.wal_start_lsn,
+                superblock.wal_durable_lsn,
+                visitor,
+            )
+        };
+        let mut lost = None;
+        let replayed = read_ahead(options.buffer_bytes as u64, replay, |part| {
+            lost = recovery.apply(&pager, part)?;
+            Ok(lost.is_none().then(|| Arc::clone(recovery.newest())))
+        })?;
         trace_event!(
             INFO,
             csn_checkpoint = superblock.csn,
             csn = recovery.csn,
             "the log was read"
         );
-        replayed
-    };
-    let end = match (replayed, lost) {
-        // (4): the log was durable beyond the record, so what is missing was too.
-        (Err(WalError::Corrupted { .. }), Some(damage)) => return Err(damage),
-        (replayed, _) => replayed?,
+        match (replayed, lost) {
+            (Some(end), _) => end,
+            (None, Some(Lost { lsn, damage })) => {
+                match replay(&mut |record| Ok(record.lsn < lsn)) {
+                    // (4): the log was durable beyond the record, so what is missing was too.
+                    Err(WalError::Corrupted { .. }) => return Err(damage),
+                    replayed => replayed?,
+                }
+            }
+            (None, None) => unreachable!("only what is missing ends the reading"),
+        }
     };
     let log = if read_only {
         None
@@ -302,6 +296,8 @@ struct Recovery {
     reserve_bytes: usize,
     table: Vec<Option<KeyspaceState>>,
     by_id: HashMap<u32, u32, foldhash::fast::RandomState>,
+    /// Of the operation before.
+    target: Option<Target>,
     generations: Vec<Arc<Generation>>,
     /// Writers of the newest generation by slot, kept from one operation to the next: each holds a piece of the arena.
     writers: Vec<Option<BufferWriter>>,
@@ -337,6 +333,7 @@ impl Recovery {
             reserve_bytes: pool.reserve_bytes(),
             table: Vec::new(),
             by_id: HashMap::default(),
+            target: None,
             generations: vec![Arc::new(Generation::new(1, &pool)?)],
             writers: Vec::new(),
             tree: TreeState {
@@ -405,284 +402,6 @@ impl Recovery {
         });
         self.by_id.insert(id, slot as u32);
         self.tree.keyspace_next = self.tree.keyspace_next.max(id + 1);
-        Ok(())
-    }
-
-    /// (4): what a record needs that is not there. It need not be if the record was not durable.
-    fn missing(&self, pager: &Pager, record: &wal::Record<'_>) -> Result<Option<Error>> {
-        if record.csn > self.csn + 1 {
-            let what = format!(
-                "commit {} is neither in the log nor in the newest checkpoint; the disk lost a checkpoint that it had confirmed",
-                self.csn + 1
-            );
-            return Ok(Some(Error::corrupted("log", record.lsn, what)));
-        }
-        for op in OpsIter::new(record.payload, record.op_count) {
-            let op = op.map_err(|e| Error::corrupted("log", record.lsn, e.what))?;
-            if let Op::PutLarge {
-                keyspace, pointer, ..
-            } = op
-                && self.is_news(record, keyspace)
-                && let Err(damage) = pager.recheck_value(&ValuePointer::decode(&pointer))
-            {
-                return Ok(Some(damage));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Applies one record of the log.
-    fn apply(&mut self, pager: &Pager, record: &wal::Record<'_>) -> Result<()> {
-        let damaged = |what: &str| Error::corrupted("log", record.lsn, what);
-        self.csn = self.csn.max(record.csn);
-        if record.csn > self.tree_csn {
-            self.end_trees()?;
-        }
-        // A transaction may have filled the address space of its generation, and that of a larger buffer than ours: it fits if it does not
-        // begin behind others, and has room enough.
-        let expected = record.payload.len() as u64 + u64::from(record.op_count) * OP_BYTES_EXPECTED;
-        let newest = &self.generations[0];
-        let buffers = u64::from(record.op_count).min(self.table.len() as u64);
-        let room = ROOM_PER_BYTE_EXPECTED * expected + buffers * BUFFER_BYTES_EXPECTED;
-        if newest.is_empty() {
-            if room > self.reserve_bytes as u64 {
-                let roomy = Generation::with_room(newest.id, &self.pool, room)?;
-                self.generations[0] = Arc::new(roomy);
-                self.writers.clear();
-            }
-        } else if newest.bytes_used() + expected > self.buffer_bytes {
-            self.begin_generation(room)?;
-        }
-        let next = record.ops_expected().take(OPS_AHEAD);
-        next.for_each(|op| self.ask_for(op));
-        let ops = || OpsIter::new(record.payload, record.op_count);
-        // Those before were asked for with the record before.
-        let mut ahead = ops().skip(OPS_AHEAD);
-        for op in ops() {
-            ahead.next().into_iter().for_each(|op| self.ask_for(op));
-            let op = op.map_err(|e| damaged(e.what))?;
-            self.apply_op(pager, record, op)?;
-        }
-        Ok(())
-    }
-
-    /// Asks for where the buffer will look for a key.
-    fn ask_for(&self, op: Result<Op<'_>, OpsError>) {
-        if let Ok(
-            Op::Put { keyspace, key, .. }
-            | Op::Delete { keyspace, key }
-            | Op::PutLarge { keyspace, key, .. },
-        ) = op
-            && let Some(&slot) = self.by_id.get(&keyspace)
-            && let Some(Some(writer)) = self.writers.get(slot as usize)
-        {
-            writer.buffer().prefetch_directory(&[hash_of(key)]);
-        }
-    }
-
-    /// (7): what is replayed from here on is in no tree.
-    fn end_trees(&mut self) -> Result<()> {
-        if self.generation_in_trees.is_none() {
-            if !self.generations[0].is_empty() {
-                self.begin_generation(0)?;
-            }
-            self.generation_in_trees = Some(self.generations[0].id - 1);
-        }
-        Ok(())
-    }
-
-    fn begin_generation(&mut self, room: u64) -> Result<()> {
-        let next = Generation::with_room(self.generations[0].id + 1, &self.pool, room)?;
-        self.generations.insert(0, Arc::new(next));
-        self.writers.clear();
-        Ok(())
-    }
-
-    fn apply_op(&mut self, pager: &Pager, record: &wal::Record<'_>, op: Op<'_>) -> Result<()> {
-        let name_of = |name: &[u8]| {
-            String::from_utf8(name.to_vec())
-                .map_err(|_| Error::corrupted("log", record.lsn, "a keyspace name is not UTF-8"))
-        };
-        match op {
-            Op::Put {
-                keyspace,
-                key,
-                value,
-            } => {
-                self.check_expiry(record, keyspace, value.len())?;
-                self.put(record, keyspace, key, Kind::Value, value)
-            }
-            Op::Delete { keyspace, key } => self.put(record, keyspace, key, Kind::Tombstone, &[]),
-            Op::PutLarge {
-                keyspace,
-                key,
-                pointer,
-            } => {
-                if !self.is_news(record, keyspace) {
-                    return Ok(());
-                }
-                let value = ValuePointer::decode(&pointer);
-                if value.subtree().is_some() {
-                    return self.put(record, keyspace, key, Kind::Large, &pointer);
-                }
-                self.check_expiry(record, keyspace, value.len as usize)?;
-                // Versions that were not durable are forgotten, their births are not: versions go on after them.
-                self.tree_version = self.tree_version.max(value.birth);
-                pager.hold(value_extent(&value));
-                self.values.push((record.end_lsn, value_extent(&value)));
-                let slot = self.by_id[&keyspace];
-                self.generations[0].large_values.lock().push((slot, value));
-                self.put(record, keyspace, key, Kind::Large, &pointer)
-            }
-            Op::DeleteRange { keyspace, lo, hi } => {
-                if let Some(writer) = self.writer(record, keyspace)? {
-                    let range = writer.add_range_tombstone(lo, hi);
-                    writer.stamp_range_tombstone(&range, record.csn);
-                }
-                Ok(())
-            }
-            Op::CreateKeyspace { id, expiry, name } => {
-                if self.is_news_of_catalog(record) {
-                    self.tree.catalog_csn = record.csn;
-                    if !self.by_id.contains_key(&id) {
-                        let place = Place::Named(name_of(name)?.into());
-                        self.add_keyspace(CatalogEntry::empty(id, place, expiry))?;
-                    }
-                }
-                Ok(())
-            }
-            Op::PlaceSubtree { id, parent, key } => {
-                if self.is_news_of_catalog(record) {
-                    self.tree.catalog_csn = record.csn;
-                    let key = key.into();
-                    let place = Place::Subtree { parent, key };
-                    match self.by_id.get(&id).copied() {
-                        None => self.add_keyspace(CatalogEntry::empty(id, place, None))?,
-                        Some(slot) => {
-                            if let Some(keyspace) = &mut self.table[slot as usize] {
-                                keyspace.core.set_place(place);
-                                keyspace.dirty = true;
-                            }
-                        }
-                    }
-                }
-                Ok(())
-            }
-            Op::DropKeyspace { id } => {
-                if self.is_news_of_catalog(record) {
-                    self.tree.catalog_csn = record.csn;
-                    if let Some(slot) = self.by_id.remove(&id) {
-                        self.drop_keyspace(pager, id, slot)?;
-                    }
-                }
-                Ok(())
-            }
-            Op::RenameKeyspace { id, name } => {
-                if self.is_news_of_catalog(record) {
-                    self.tree.catalog_csn = record.csn;
-                    if let Some(keyspace) = self
-                        .by_id
-                        .get(&id)
-                        .and_then(|&slot| self.table[slot as usize].as_mut())
-                    {
-                        keyspace.core.set_place(Place::Named(name_of(name)?.into()));
-                        keyspace.dirty = true;
-                    }
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Frees the tree of a dropped keyspace.
-    fn drop_keyspace(&mut self, pager: &Pager, id: u32, slot: u32) -> Result<()> {
-        let keyspace = self.table[slot as usize]
-            .take()
-            .expect("ids name slots that are taken");
-        let mut sink = crate::pager::Sink::new(pager, self.tree_version + 1);
-        crate::tree::kill_tree(&mut sink, keyspace.root.node)?;
-        let mut changes = sink.finish()?;
-        self.tree_version += 1;
-        pager.publish(self.tree_version, &mut changes);
-        for generation in &self.generations {
-            let mut values = generation.large_values.lock();
-            let (gone, kept) = values.iter().partition(|&&(of, _)| of == slot);
-            *values = kept;
-            let gone: Vec<(u32, ValuePointer)> = gone;
-            let extents: Vec<_> = gone.iter().map(|(_, value)| value_extent(value)).collect();
-            pager.abandon(&extents, self.tree_version);
-        }
-        self.tree.dropped.push(id);
-        Ok(())
-    }
-
-    /// Whether the catalog does not have the record's changes of keyspaces yet. A record may have several.
-    fn is_news_of_catalog(&self, record: &wal::Record<'_>) -> bool {
-        record.csn > self.catalog_csn_stored
-    }
-
-    /// (3): whether a keyspace exists and its tree does not hold the record yet.
-    fn is_news(&self, record: &wal::Record<'_>, keyspace: u32) -> bool {
-        let slot = self.by_id.get(&keyspace);
-        slot.and_then(|&slot| self.table[slot as usize].as_ref())
-            .is_some_and(|k| record.csn > k.csn_merged)
-    }
-
-    /// An error if a value must begin with the moment of its expiry and is too short for it.
-    fn check_expiry(&self, record: &wal::Record<'_>, keyspace: u32, bytes: usize) -> Result<()> {
-        let slot = self.by_id.get(&keyspace);
-        let keyspace = slot.and_then(|&slot| self.table[slot as usize].as_ref());
-        if bytes < EXPIRY_BYTES && keyspace.is_some_and(|k| k.core.expires()) {
-            let what = "a value lacks its moment of expiry";
-            return Err(Error::corrupted("log", record.lsn, what));
-        }
-        Ok(())
-    }
-
-    fn writer(
-        &mut self,
-        record: &wal::Record<'_>,
-        keyspace: u32,
-    ) -> Result<Option<&mut BufferWriter>> {
-        if !self.is_news(record, keyspace) {
-            return Ok(None);
-        }
-        let generation = &self.generations[0];
-        generation.note_commit(record.csn, record.lsn.max(self.log_start)..record.end_lsn);
-        let slot = self.by_id[&keyspace];
-        let index = slot as usize;
-        if self.writers.len() <= index {
-            self.writers.resize_with(index + 1, || None);
-        }
-        let writer = self.writers[index].get_or_insert_with(|| {
-            let writer = generation.buffer_or_new(slot, 0).writer();
-            let writer = writer.expect("recovery has the only writer");
-            #[expect(unsafe_code, reason = "the database is not open yet")]
-            // SAFETY: readers come when recovery is finished; it drops its writers before.
-            unsafe {
-                writer.for_replay()
-            }
-        });
-        Ok(Some(writer))
-    }
-
-    fn put(
-        &mut self,
-        record: &wal::Record<'_>,
-        keyspace: u32,
-        key: &[u8],
-        kind: Kind,
-        payload: &[u8],
-    ) -> Result<()> {
-        let reserve = self.reserve_bytes;
-        let csn = record.csn;
-        if let Some(writer) = self.writer(record, keyspace)? {
-            let floor = writer.watermark();
-            let (_, outcome) = writer
-                .put(key, kind, payload, floor)
-                .map_err(|e| buffer_error(e, reserve))?;
-            writer.stamp(outcome.version, csn);
-        }
         Ok(())
     }
 

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ARENAS_KEPT_MAX, EngineOf, Recovery, next_database_id, read_superblock};
+use super::{
+    ARENAS_KEPT_MAX, EngineOf, Recovery, ahead::read_ahead, next_database_id, read_superblock,
+};
 use crate::{
     Options, Result,
     engine::{Engine, EngineKind},
@@ -96,17 +98,23 @@ fn read_checkpoint(
     pager.adopt_map(loaded);
     let id = next_database_id();
     let mut recovery = Recovery::new(id, options, &pager, superblock, Arc::clone(pool))?;
-    wal::replay_between(
-        storage,
-        superblock.wal_start_lsn,
-        superblock.wal_durable_lsn,
-        |record| {
-            let failed = |error| WalError::Visitor(Box::new(error));
-            match recovery.missing(&pager, &record).map_err(failed)? {
-                Some(damage) => Err(failed(damage)),
-                None => recovery.apply(&pager, &record).map_err(failed),
-            }
-        },
-    )?;
+    let read = |visitor: &mut dyn FnMut(wal::Record<'_>) -> Result<bool, WalError>| {
+        wal::replay_between(
+            storage,
+            superblock.wal_start_lsn,
+            superblock.wal_durable_lsn,
+            |record| match visitor(record)? {
+                true => Ok(()),
+                // Whatever the reason is, it comes before this one.
+                false => Err(WalError::Visitor("nobody reads on".into())),
+            },
+        )
+    };
+    read_ahead(options.buffer_bytes as u64, read, |part| {
+        match recovery.apply(&pager, part)? {
+            Some(lost) => Err(lost.damage),
+            None => Ok(Some(Arc::clone(recovery.newest()))),
+        }
+    })?;
     Ok((recovery, pager))
 }

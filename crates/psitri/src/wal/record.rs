@@ -139,14 +139,6 @@ fn checksum(nonce: u64, lsn: u64, header: &[u8; HEADER_BYTES], payload: &[u8]) -
     )
 }
 
-/// Payload and number of operations of the whole record that there seems to be at the start of `bytes`. Nothing of it is checked.
-pub(super) fn peek(bytes: &[u8]) -> Option<(&[u8], u32)> {
-    let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-    let word = |at: usize| header[at..at + 4].try_into().map(u32::from_le_bytes).ok();
-    let payload = rest.get(..word(4)? as usize)?;
-    (header[20] == Kind::Full as u8).then_some((payload, word(16)?))
-}
-
 /// Reads the fragment at the start of `bytes`, which ends where the segment's valid range ends.
 pub(super) fn read(bytes: &[u8], nonce: u64, lsn: u64) -> Result<Fragment<'_>, &'static str> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {

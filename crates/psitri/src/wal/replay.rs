@@ -11,7 +11,6 @@
 //! Failure modes: `Corrupted`, `UnsupportedVersion`, errors of the storage and of the visitor. Any bytes give one of these or an end.
 use super::{
     WalError,
-    ops::OpsIter,
     record::{self, FRAGMENT_BYTES_MIN, Kind, padded_bytes},
     segment::{DATA_OFFSET, SegmentHeader, file_id},
 };
@@ -31,16 +30,6 @@ pub struct Record<'a> {
     pub lsn: u64,
     /// Byte after the last.
     pub end_lsn: u64,
-    /// What is behind it in its segment.
-    behind: &'a [u8],
-}
-
-impl<'a> Record<'a> {
-    /// Operations that the next record probably has. They are not checked: for hints.
-    pub fn ops_expected(&self) -> OpsIter<'a> {
-        let (payload, op_count) = record::peek(self.behind).unwrap_or_default();
-        OpsIter::new(payload, op_count)
-    }
 }
 
 /// What replay found out; [`Wal::resume`](super::Wal::resume) continues from it.
@@ -409,7 +398,6 @@ impl Reader {
                 payload,
                 lsn,
                 end_lsn: self.lsn,
-                behind: &bytes[at..],
             })?;
             if !counts {
                 self.lsn = lsn;
