@@ -31,8 +31,12 @@ use crate::{
     },
 };
 
-/// Payload of a part, but for the last record in it.
-const PART_BYTES: usize = 256 << 10;
+/// Payload of a part, but for the last record in it. Little in tests, whose logs are short.
+const PART_BYTES: usize = if cfg!(debug_assertions) {
+    4 << 10
+} else {
+    256 << 10
+};
 /// Parts that wait to be put back.
 const PARTS_AHEAD: usize = 3;
 const THREAD_NAME: &str = "psitri-replay";

@@ -25,11 +25,23 @@ const LINES_AHEAD: usize = 3;
 /// An entry's share of `places`.
 const PLACE_BYTES: usize = size_of::<Place>();
 
-#[derive(Clone, Copy)]
-struct Place {
-    /// Key bytes behind those that all share, zeros behind a shorter key: orders like the key as far as it goes. Set by `sort`.
-    head: u64,
-    at: u32,
+/// Where an entry is, below its head: key bytes behind those that all share, zeros behind a shorter key, set by `sort`. Orders like the keys as far
+/// as these go, and behind that as the entries came; and as one number, which sorts several times as fast as what is compared in steps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place(u128);
+
+impl Place {
+    fn new(head: u64, at: u32) -> Place {
+        Place(u128::from(head) << 64 | u128::from(at))
+    }
+
+    fn head(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    fn at(self) -> u32 {
+        self.0 as u32
+    }
 }
 
 /// Entries, and removals as entries of kind `Tombstone`, in the order of their arrival, then of their keys. See the module text.
@@ -86,17 +98,17 @@ impl Run {
     pub fn push(&mut self, key: &[u8], kind: Kind, payload: &[u8]) {
         match (self.places.first(), self.places.last()) {
             (Some(first), Some(last)) => {
-                let agreed = &self.key(first.at)[..self.shared_bytes];
+                let agreed = &self.key(first.at())[..self.shared_bytes];
                 if !key.starts_with(agreed) {
                     let equal = agreed.iter().zip(key).take_while(|(a, b)| a == b);
                     self.shared_bytes = equal.count();
                 }
-                self.is_mixed |= self.key(last.at) >= key;
+                self.is_mixed |= self.key(last.at()) >= key;
             }
             _ => self.shared_bytes = key.len(),
         }
         let at = self.bytes.len() as u32;
-        self.places.push(Place { head: 0, at });
+        self.places.push(Place::new(0, at));
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&(key.len() as u32).to_le_bytes());
         header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -143,18 +155,19 @@ impl Run {
             return;
         }
         let mut places = std::mem::take(&mut self.places);
-        let shared = self.shared_bytes;
+        let rest = |place: Place| &self.key(place.at())[self.shared_bytes..];
         for place in &mut places {
-            let rest = &self.key(place.at)[shared..];
-            place.head = head(rest);
+            *place = Place::new(head(rest(*place)), place.at());
         }
-        // Stable, so that of equal keys the newest comes last.
-        places.sort_by(|a, b| {
-            let heads = a.head.cmp(&b.head);
-            heads.then_with(|| self.key(a.at)[shared..].cmp(&self.key(b.at)[shared..]))
-        });
+        places.sort_unstable();
+        for alike in places.chunk_by_mut(|a, b| a.head() == b.head()) {
+            if alike.len() > 1 {
+                // Stable, so that of equal keys the newest comes last.
+                alike.sort_by(|a, b| rest(*a).cmp(rest(*b)));
+            }
+        }
         places.dedup_by(|next, kept| {
-            let is_same = next.head == kept.head && self.key(next.at) == self.key(kept.at);
+            let is_same = next.head() == kept.head() && rest(*next) == rest(*kept);
             if is_same {
                 *kept = *next;
             }
@@ -192,18 +205,18 @@ impl ChangeStream for RunChanges<'_> {
     #[inline]
     fn key(&self) -> Option<&[u8]> {
         let place = self.run.places.get(self.next)?;
-        Some(self.run.key(place.at))
+        Some(self.run.key(place.at()))
     }
 
     #[inline]
     fn change(&self) -> Change<'_> {
-        self.run.change(self.run.places[self.next].at).1
+        self.run.change(self.run.places[self.next].at()).1
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
         let run = self.run;
-        let (key, change) = run.change(run.places[self.next].at);
+        let (key, change) = run.change(run.places[self.next].at());
         match (change, &mut self.ops) {
             (Change::Adopt(pointer), _) => self.adopted.push(pointer.address_units()),
             (Change::Put(value), Some((ops, keyspace))) => ops.put(*keyspace, key, value),
@@ -212,7 +225,7 @@ impl ChangeStream for RunChanges<'_> {
         }
         self.next += 1;
         if let Some(coming) = run.places.get(self.next + AHEAD) {
-            let at = run.bytes.as_ptr().wrapping_add(coming.at as usize);
+            let at = run.bytes.as_ptr().wrapping_add(coming.at() as usize);
             for line in 0..LINES_AHEAD {
                 prefetch::line(at.wrapping_add(line * prefetch::LINE_BYTES));
             }

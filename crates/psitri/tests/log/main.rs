@@ -6,6 +6,7 @@ mod a_log_that_was_cut_stays_cut;
 mod closing_without_a_checkpoint;
 mod closing_writes_what_is_new;
 mod recovery_needs_little_memory;
+mod replay_reads_ahead;
 mod wal_crash;
 mod wal_ops;
 mod wal_replay;
