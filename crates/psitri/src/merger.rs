@@ -54,8 +54,9 @@ const LONG_ENTRY_BYTES: u64 = PAGE_BYTES as u64 / 4;
 const OWN_PAGES_BYTES: u64 = 64 << 10;
 /// The next merge may write to what the last one left free, if it comes before this is over.
 const SETTLES_AFTER: Duration = Duration::from_secs(1);
-/// Pause after a merge that failed.
+/// Pause after a merge that failed, twice as long after each further one, up to some seconds. Who asks for something to be merged ends it.
 const RETRY: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_millis(3_200);
 
 /// Merges one buffer into a tree. What has expired at `now` goes from the leaves on the way; 0 for nothing.
 pub(crate) fn merge_buffer(
@@ -83,6 +84,7 @@ pub(crate) fn run(engine: &Engine) {
     let mut tidy = Tidy::default();
     // How long to wait before it goes on.
     let mut tidies_after: Option<Duration> = None;
+    let mut retries_after = RETRY;
     loop {
         if let Some(monitor) = &mut monitor {
             monitor.tick();
@@ -94,7 +96,8 @@ pub(crate) fn run(engine: &Engine) {
             }
             // What is left after a round waits for a transaction, which wakes this thread at its end.
             if signals.failure.is_some() {
-                engine.signals.work.wait_for(&mut signals, RETRY);
+                engine.signals.work.wait_for(&mut signals, retries_after);
+                retries_after = (2 * retries_after).min(RETRY_MAX);
             } else if !signals.merge_wanted && !is_more {
                 let pause = tidies_after.unwrap_or_else(|| watch.pause(engine));
                 engine.signals.work.wait_for(&mut signals, pause);
@@ -123,6 +126,9 @@ pub(crate) fn run(engine: &Engine) {
         watch.gather(engine);
         let result = merge_next(engine, &mut watch);
         is_more = matches!(result, Ok(true));
+        if result.is_ok() {
+            retries_after = RETRY;
+        }
         tidies_after = None;
         if is_more {
             (merged_at, is_settled) = (Instant::now(), false);

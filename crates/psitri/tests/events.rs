@@ -88,6 +88,26 @@ fn work_and_waiting_are_told() {
     );
 }
 
+/// Somebody has to make room on the disk; until then the processor and the disk have better things to do.
+#[test]
+fn what_fails_is_tried_less_and_less_often() {
+    let (options, heard) = options();
+    let storage = SimStorage::new(3);
+    let db = Database::open_on(Arc::new(storage.clone()), options).unwrap();
+    write(&db, 0, 100).unwrap();
+    storage.set_capacity_bytes(Some(storage.allocated_bytes()));
+    let _ = write(&db, 100, 20_000);
+    wait_for(&heard, |event| matches!(event, Event::Failed { .. }));
+    // Behind the first few pauses, a second of which there is one attempt at most.
+    std::thread::sleep(Duration::from_millis(1_600));
+    let before = storage.calls();
+    std::thread::sleep(Duration::from_secs(1));
+    let calls = storage.calls() - before;
+    storage.set_capacity_bytes(None);
+    db.checkpoint().unwrap();
+    assert!(calls <= 6, "{calls} calls in a second");
+}
+
 #[test]
 fn failures_are_told_once() {
     let (options, heard) = options();
