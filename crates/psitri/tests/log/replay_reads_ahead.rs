@@ -101,7 +101,7 @@ fn killed(dir: &Path, is_flushed: bool) -> PathBuf {
 
 const COMMITS: u32 = 30_000;
 const LARGE: u32 = 12_345;
-const LARGE_VALUE: [u8; 40_000] = [0xa7; 40_000];
+static LARGE_VALUE: [u8; 40_000] = [0xa7; 40_000];
 
 fn damage_large_value(dir: &Path) {
     let path = dir.join("data");
