@@ -20,6 +20,7 @@
 //!     who looked before have pinned what it replaces, or are asked for their time.
 
 mod headway;
+mod retry;
 mod tidy;
 mod when;
 
@@ -43,6 +44,7 @@ use crate::{
 };
 
 pub(crate) use headway::{Headway, Tally};
+use retry::Retry;
 use tidy::Tidy;
 pub(crate) use when::merge_bytes;
 use when::{TICK, Watch, merge_bytes_of};
@@ -54,9 +56,6 @@ const LONG_ENTRY_BYTES: u64 = PAGE_BYTES as u64 / 4;
 const OWN_PAGES_BYTES: u64 = 64 << 10;
 /// The next merge may write to what the last one left free, if it comes before this is over.
 const SETTLES_AFTER: Duration = Duration::from_secs(1);
-/// Pause after a merge that failed, twice as long after each further one, up to some seconds. Who asks for something to be merged ends it.
-const RETRY: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_millis(3_200);
 
 /// Merges one buffer into a tree. What has expired at `now` goes from the leaves on the way; 0 for nothing.
 pub(crate) fn merge_buffer(
@@ -84,29 +83,29 @@ pub(crate) fn run(engine: &Engine) {
     let mut tidy = Tidy::default();
     // How long to wait before it goes on.
     let mut tidies_after: Option<Duration> = None;
-    let mut retries_after = RETRY;
+    let mut retry = Retry::default();
     loop {
         if let Some(monitor) = &mut monitor {
             monitor.tick();
         }
-        {
+        let is_asked_for = {
             let mut signals = engine.signals.lock.lock();
             if signals.stopping {
                 return;
             }
             // What is left after a round waits for a transaction, which wakes this thread at its end.
-            if signals.failure.is_some() {
-                engine.signals.work.wait_for(&mut signals, retries_after);
-                retries_after = (2 * retries_after).min(RETRY_MAX);
-            } else if !signals.merge_wanted && !is_more {
-                let pause = tidies_after.unwrap_or_else(|| watch.pause(engine));
+            if !signals.merge_wanted && !is_more {
+                let pause = match signals.failure {
+                    Some(_) => retry.wait(),
+                    None => tidies_after.unwrap_or_else(|| watch.pause(engine)),
+                };
                 engine.signals.work.wait_for(&mut signals, pause);
             }
             if signals.stopping {
                 return;
             }
-            signals.merge_wanted = false;
-        }
+            std::mem::take(&mut signals.merge_wanted)
+        };
         if engine.is_poisoned() {
             let mut signals = engine.signals.lock.lock();
             if !signals.stopping {
@@ -123,12 +122,13 @@ pub(crate) fn run(engine: &Engine) {
         } else if engine.has_old_readers_beside() {
             engine.report_slow_readers();
         }
+        if !retry.is_due(is_asked_for) {
+            continue;
+        }
         watch.gather(engine);
         let result = merge_next(engine, &mut watch);
         is_more = matches!(result, Ok(true));
-        if result.is_ok() {
-            retries_after = RETRY;
-        }
+        retry.note(&result);
         tidies_after = None;
         if is_more {
             (merged_at, is_settled) = (Instant::now(), false);

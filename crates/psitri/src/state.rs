@@ -158,6 +158,10 @@ impl State {
     }
 }
 
+/// No more entries are expected in a generation than one for each so many bytes of it: a directory for them takes a quarter of that, and leaves room
+/// for the entries. What came before may have been larger: a transaction that outgrew its buffer, a log that a larger one left.
+const EXPECTED_BYTES_MIN: u64 = 32;
+
 type BufferTable = [OnceLock<Box<[OnceLock<Arc<KeyspaceBuffer>>; TABLE_WIDTH]>>; TABLE_WIDTH];
 
 /// A commit, and an end of a record in the log up to which it and all before it are: not necessarily that of its own.
@@ -263,6 +267,8 @@ impl Generation {
             .get_or_init(|| Box::new([const { OnceLock::new() }; TABLE_WIDTH]));
         row[index % TABLE_WIDTH].get_or_init(|| {
             self.slots.lock().push(slot);
+            let entries_expected =
+                entries_expected.min(self.pool.buffer_bytes / EXPECTED_BYTES_MIN);
             KeyspaceBuffer::with_expected(Arc::clone(self.arena()), entries_expected)
         })
     }
@@ -361,5 +367,27 @@ impl ArenaPool {
             arena.release_over(self.buffer_bytes + self.buffer_bytes / 4);
             arenas.push(arena);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::Kind;
+
+    #[test]
+    fn what_is_expected_leaves_room_for_entries() {
+        let buffer_bytes = 256 << 10;
+        let pool = Arc::new(ArenaPool::new(buffer_bytes, 1));
+        let generation = Generation::new(1, &pool).unwrap();
+        let buffer = generation.buffer_or_new(0, u64::MAX);
+        let mut writer = buffer.writer().unwrap();
+        for number in 0..500u32 {
+            let key = number.wrapping_mul(0x9e37_79b9).to_be_bytes();
+            let floor = writer.watermark();
+            writer.put(&key, Kind::Value, b"value", floor).unwrap();
+        }
+        let used = generation.bytes_used();
+        assert!(used < buffer_bytes as u64 / 2, "{used} bytes");
     }
 }

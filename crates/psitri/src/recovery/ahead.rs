@@ -179,8 +179,11 @@ impl Collector {
         let mut next = Part::default();
         while let Ok((spent, generation)) = self.spent.try_recv() {
             generation.populate_ahead(self.buffer_bytes);
-            next = spent;
-            next.clear();
+            // What a large record made of it is not needed again.
+            if spent.payloads.capacity() <= 2 * PART_BYTES {
+                next = spent;
+                next.clear();
+            }
         }
         let full = std::mem::replace(&mut self.part, next);
         self.full.send(full).is_ok()
