@@ -518,37 +518,50 @@ impl<'a> Cursor<'a> {
         let mut key_buffer = Vec::new();
         let mut found = self.seek_first()?;
         while found {
-            // Where entries expire they are taken one by one: a second copy of this loop, for them, costs the first a sixth of its speed.
-            if self.at == At::Tree && !self.run.is_empty() && self.view.now == 0 {
-                let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
-                let (pager, mut failure) = (self.view.pager, None);
-                let mut ahead = index + VALUES_AHEAD;
-                let flow = leaf.for_each(index..self.run.end, &mut key_buffer, |key, stored| {
-                    if matches!(stored, Stored::External(_)) {
-                        ask_for_value(pager, leaf, ahead);
-                    }
-                    ahead += 1;
-                    match read_stored(pager, stored) {
-                        Ok(value) => visit(key, value),
-                        Err(error) => {
-                            failure = Some(error);
-                            ControlFlow::Break(())
-                        }
-                    }
-                });
-                if let Some(error) = failure {
-                    return Err(error);
+            // Where entries expire they are taken one by one: a second copy of these loops, for them, costs the first a sixth of its speed.
+            let flow = match self.at {
+                At::Tree if !self.run.is_empty() && self.view.now == 0 => {
+                    self.visit_run(&mut key_buffer, &mut visit)?
                 }
-                if flow.is_break() {
-                    return Ok(());
+                At::Layer(layer) if self.lead > 0 && self.view.now == 0 => {
+                    self.visit_led(layer, &mut visit)?
                 }
-                self.tree.set_index(self.run.end - 1);
-            } else if visit(self.key(), self.value).is_break() {
+                At::Ahead => self.visit_found(&mut visit),
+                _ => visit(self.key(), self.value),
+            };
+            if flow.is_break() {
                 return Ok(());
             }
             found = self.step(true)?;
         }
         Ok(())
+    }
+
+    /// Visits the position and what follows it in the run of the tree's leaf.
+    #[inline(always)]
+    fn visit_run(
+        &mut self,
+        key_buffer: &mut Vec<u8>,
+        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
+        let (pager, mut failure) = (self.view.pager, None);
+        let mut ahead = index + VALUES_AHEAD;
+        let flow = leaf.for_each(index..self.run.end, key_buffer, |key, stored| {
+            if matches!(stored, Stored::External(_)) {
+                ask_for_value(pager, leaf, ahead);
+            }
+            ahead += 1;
+            match read_stored(pager, stored) {
+                Ok(value) => visit(key, value),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        self.tree.set_index(self.run.end - 1);
+        failure.map_or(Ok(flow), Err)
     }
 }
 

@@ -322,6 +322,70 @@ fn they_go_when_a_saved_snapshot_goes() {
     check(&db, &keyspace, &model);
 }
 
+/// A keyspace none of whose leaves can be read, and that comes first, leaves the others their turn.
+#[test]
+fn damage_keeps_no_other_keyspace_from_its_turn() {
+    const MARK: &[u8] = b"of the first";
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut random = Random::new(common::seed(12));
+    let deltas_at_rest = || {
+        let at_rest = Options::new().open_read_only(dir.path()).unwrap();
+        at_rest.verify().unwrap().deltas
+    };
+    let rounds = (0..20).map(|round| if round == 0 { 150_000 } else { 10_000 });
+    let deltas = rounds.map(|count| {
+        let (db, first) = open(dir.path());
+        let second = db.keyspace("second").unwrap();
+        let marked = |random: &mut Random| [MARK, &value(random)].concat();
+        let draw_key = |random: &mut Random| key(random.next() % KEYS);
+        let mut model = Model::new();
+        in_no_order::write(
+            &db,
+            &first,
+            &mut model,
+            &mut random,
+            (count, 50),
+            draw_key,
+            marked,
+        );
+        in_no_order::write(
+            &db,
+            &second,
+            &mut model,
+            &mut random,
+            (count, 50),
+            draw_key,
+            value,
+        );
+        db.checkpoint().unwrap();
+        drop((first, second, db));
+        let all = deltas_at_rest();
+        let whole = fs::read(&data).unwrap();
+        let mut bytes = whole.clone();
+        for at in 0..bytes.len() - MARK.len() {
+            if bytes[at..].starts_with(MARK) {
+                bytes[at] ^= 1;
+            }
+        }
+        fs::write(&data, bytes).unwrap();
+        let of_the_second = deltas_at_rest();
+        let has_both = all > of_the_second && of_the_second > 0;
+        if !has_both {
+            fs::write(&data, whole).unwrap();
+        }
+        has_both.then_some(of_the_second)
+    });
+    assert!(deltas.flatten().next().is_some(), "no deltas");
+    let (db, _first) = open(dir.path());
+    let start = Instant::now();
+    while db.verify().unwrap().deltas > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "deltas stay");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!db.verify().unwrap().errors.is_empty());
+}
+
 /// Whatever page is damaged: what is found is right, and what is not is named.
 #[test]
 fn they_are_salvaged() {

@@ -16,7 +16,8 @@
 //! | `sequence.rs` | ascending keys that are not in it |
 //! | `keyspace.rs` | a buffer: point lookups |
 //! | `writer.rs` | the one writer of a buffer |
-//! | `writer/insert.rs` | how it inserts keys |
+//! | `writer/insert.rs` | how it finds or inserts keys |
+//! | `writer/grow.rs` | how the radix tree takes them |
 //! | `writer/placing.rs` | memory for that, and keys that wait for their places in the tree |
 //! | `writer/run.rs` | ascending keys, as they are inserted |
 //! | `walk.rs` | paths through the radix tree |

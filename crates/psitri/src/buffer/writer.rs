@@ -19,6 +19,7 @@
 //! `BufferError::Full`, `KeyTooLong`, `ValueTooLong`. An entry may stay behind without a version: it reads as absent.
 #![allow(unsafe_code)] // own reads, tied to a borrow of the writer; two `unsafe fn`
 
+mod grow;
 mod insert;
 mod placing;
 mod run;

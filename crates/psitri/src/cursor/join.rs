@@ -11,7 +11,7 @@
 //! (5) With a position in the tree, `run` are indices of its leaf without a key of a layer, or an end of the bounds, between them. It is
 //!     empty, or the position is inside.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, ops::ControlFlow};
 
 use super::{At, Cursor, Layer};
 use crate::{
@@ -354,6 +354,33 @@ impl<'a> Cursor<'a> {
                 return Ok(true);
             }
         }
+    }
+
+    /// Visits the position, which is in the layer that leads, and what follows it there as long as it does.
+    #[inline(always)]
+    pub(super) fn visit_led(
+        &mut self,
+        layer: usize,
+        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        let Layer { cursor, csn, .. } = &mut self.layers[layer];
+        let csn = cursor.csn_seen(*csn);
+        let mut flow = visit(cursor.key(), self.value);
+        let mut coming = cursor.coming(true);
+        while flow.is_continue()
+            && coming.passed() < self.lead
+            && let Some(entry) = coming.next()
+        {
+            flow = match entry.resolve_alone(csn) {
+                Found::Absent | Found::Deleted => continue,
+                Found::Value(value) => visit(entry.key(), value),
+                Found::Large(pointer) => visit(entry.key(), read_large(self.view.pager, pointer)?),
+            };
+        }
+        let passed = coming.passed();
+        cursor.pass_coming(passed);
+        self.lead -= passed;
+        Ok(flow)
     }
 
     /// Whether the layer that was the first source still is, inside of the bounds; and for how long it will be.

@@ -14,7 +14,7 @@
 //! # Failure modes
 //! The next leaf of the tree cannot be read: the cursor loses its position.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, ops::ControlFlow};
 
 use super::{At, Cursor, join::neighbour};
 use crate::{
@@ -120,6 +120,20 @@ impl<'a> Cursor<'a> {
         self.value = value;
         *taken += 1;
         true
+    }
+
+    /// Visits the position, which was found ahead, and all others that were.
+    #[inline(always)]
+    pub(super) fn visit_found(
+        &mut self,
+        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        loop {
+            visit(self.key_found(), self.value)?;
+            if !self.take_ahead() {
+                return ControlFlow::Continue(());
+            }
+        }
     }
 
     /// A step, in the direction of the cursor, from a position that no source can go on from alone, or from the last one that was found ahead.

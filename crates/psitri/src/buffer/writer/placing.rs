@@ -20,7 +20,7 @@ use super::super::entry::{Entry, EntryRef, entry_bytes};
 use super::super::error::BufferError;
 use super::super::keyspace::KeyspaceBuffer;
 use super::super::node::{self, Node};
-use super::insert::{BURST_BYTES_MAX, New, Place, entry_bytes_checked};
+use super::grow::{BURST_BYTES_MAX, New, Place, entry_bytes_checked};
 use super::run::Run;
 use crate::sync::Ordering;
 
