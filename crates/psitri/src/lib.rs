@@ -88,6 +88,8 @@ mod events;
 #[cfg(not(loom))]
 mod expiry;
 #[cfg(not(loom))]
+mod key_sort;
+#[cfg(not(loom))]
 mod keyspace;
 #[cfg(not(loom))]
 mod layers;

@@ -295,16 +295,22 @@ impl OptimisticTxn {
         if hi.as_ref().is_some_and(|hi| *hi <= lo) {
             return Ok(());
         }
-        let stopped_at = self.visit(keyspace, &lo, hi.as_deref(), &mut visit);
-        if self.isolation == Isolation::Serializable {
-            // What lies behind the place where the reader stopped made no difference to it. After an error it may have seen anything.
-            let end = match &stopped_at {
-                Ok(Some(key)) => Some([key.as_slice(), &[0]].concat()),
-                _ => hi,
-            };
-            self.note_read(keyspace, |read| read.ranges.push((lo, end)));
+        // All of it, as an error or a panic of `visit` may come at any place, and who calls may go on.
+        let is_noted = self.isolation == Isolation::Serializable;
+        let mut place = 0;
+        if is_noted {
+            self.note_read(keyspace, |read| {
+                place = read.ranges.len();
+                read.ranges.push((lo.clone(), hi.clone()));
+            });
         }
-        stopped_at.map(drop)
+        let stopped_at = self.visit(keyspace, &lo, hi.as_deref(), &mut visit)?;
+        // What lies behind the place where the reader stopped made no difference to it.
+        if let Some(key) = stopped_at.filter(|_| is_noted) {
+            let end = [key.as_slice(), &[0]].concat();
+            self.note_read(keyspace, |read| read.ranges[place].1 = Some(end));
+        }
+        Ok(())
     }
 
     /// Visits a range that is not empty. Gives the key at which `visit` broke.

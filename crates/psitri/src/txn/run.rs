@@ -1,7 +1,7 @@
 //! `Run`: the entries of a bulk load, or the steps of a large batch, kept as they come, and put in order once.
 //!
-//! The write buffer would keep them in order all the time, in a tree and a hash table: two cache misses an entry. A run appends, notes the
-//! first bytes in which keys differ, and sorts those.
+//! The write buffer would keep them in order all the time, in a tree and a hash table: two cache misses an entry. A run appends, notes
+//! in how many bytes all keys agree, and sorts by those behind.
 //!
 //! # Invariants
 //! (1) `bytes` holds whole entries, each where `places` says: key length u32, payload length u32, kind u8, key, payload.
@@ -11,7 +11,8 @@
 use crate::{
     Result,
     buffer::Kind,
-    node::{ValuePointer, head},
+    key_sort::{Place, bytes_shared, sort_by_key},
+    node::ValuePointer,
     prefetch,
     tree::{Change, ChangeStream},
     wal::ops::OpsBuilder,
@@ -24,25 +25,6 @@ const AHEAD: usize = 8;
 const LINES_AHEAD: usize = 3;
 /// An entry's share of `places`.
 const PLACE_BYTES: usize = size_of::<Place>();
-
-/// Where an entry is, below its head: key bytes behind those that all share, zeros behind a shorter key, set by `sort`. Orders like the keys as far
-/// as these go, and behind that as the entries came; and as one number, which sorts several times as fast as what is compared in steps.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place(u128);
-
-impl Place {
-    fn new(head: u64, at: u32) -> Place {
-        Place(u128::from(head) << 64 | u128::from(at))
-    }
-
-    fn head(self) -> u64 {
-        (self.0 >> 64) as u64
-    }
-
-    fn at(self) -> u32 {
-        self.0 as u32
-    }
-}
 
 /// Entries, and removals as entries of kind `Tombstone`, in the order of their arrival, then of their keys. See the module text.
 #[derive(Default)]
@@ -100,8 +82,7 @@ impl Run {
             (Some(first), Some(last)) => {
                 let agreed = &self.key(first.at())[..self.shared_bytes];
                 if !key.starts_with(agreed) {
-                    let equal = agreed.iter().zip(key).take_while(|(a, b)| a == b);
-                    self.shared_bytes = equal.count();
+                    self.shared_bytes = bytes_shared(agreed, key);
                 }
                 self.is_mixed |= self.key(last.at()) >= key;
             }
@@ -155,19 +136,11 @@ impl Run {
             return;
         }
         let mut places = std::mem::take(&mut self.places);
-        let rest = |place: Place| &self.key(place.at())[self.shared_bytes..];
-        for place in &mut places {
-            *place = Place::new(head(rest(*place)), place.at());
-        }
-        places.sort_unstable();
-        for alike in places.chunk_by_mut(|a, b| a.head() == b.head()) {
-            if alike.len() > 1 {
-                // Stable, so that of equal keys the newest comes last.
-                alike.sort_by(|a, b| rest(*a).cmp(rest(*b)));
-            }
-        }
+        let shared = self.shared_bytes;
+        sort_by_key(&mut places, shared, |at| self.key(at));
         places.dedup_by(|next, kept| {
-            let is_same = next.head() == kept.head() && rest(*next) == rest(*kept);
+            let rest = |place: Place| &self.key(place.at())[shared..];
+            let is_same = next.number() == kept.number() && rest(*next) == rest(*kept);
             if is_same {
                 *kept = *next;
             }

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ops::{Bound, ControlFlow},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Mutex,
 };
 
@@ -128,6 +129,28 @@ fn phantoms() {
     txn.upsert(&keyspace, b"first", b"c").unwrap();
     put(&db, &keyspace, b"cc", b"new");
     txn.commit().unwrap();
+}
+
+#[test]
+fn a_visit_that_panics_has_read_its_range() {
+    let (_dir, db, keyspace) = open();
+    put(&db, &keyspace, b"a", b"1");
+    let mut txn = db.begin_optimistic(Isolation::Serializable);
+    let mut seen = Vec::new();
+    let visit = catch_unwind(AssertUnwindSafe(|| {
+        txn.for_each(&keyspace, .., |_, value| {
+            // A read of its own in between, which stops.
+            let nested = txn.for_each(&keyspace, .., |_, _| ControlFlow::Break(()));
+            nested.unwrap();
+            seen = value.to_vec();
+            panic!("a bug of the caller's")
+        })
+    }));
+    assert!(visit.is_err());
+    assert_eq!(seen, b"1");
+    put(&db, &keyspace, b"b", b"1");
+    txn.upsert(&keyspace, b"c", &seen).unwrap();
+    assert_conflict(txn.commit());
 }
 
 #[test]
