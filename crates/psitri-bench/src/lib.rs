@@ -4,7 +4,7 @@
 //! nothing on a measured path goes through a virtual call. [`cli`] is the command line, [`driver`] gives each engine a process of its own,
 //! [`summary`] puts runs side by side. What all workloads share has a file of its own:
 //! random draws ([`rng`]), names ([`names`]), time and latency ([`clock`], [`latency`]), throughput over time ([`throughput`]),
-//! memory and disk ([`memory`], [`disk`]), progress ([`progress`]) and the report of a run ([`report`]).
+//! memory and disk ([`memory`], [`disk`], [`device`]), progress ([`progress`]) and the report of a run ([`report`]).
 #![deny(unsafe_code)]
 
 pub mod bank;
@@ -12,6 +12,7 @@ pub mod cli;
 pub mod clock;
 pub mod conformance;
 pub mod db_bench;
+pub mod device;
 pub mod disk;
 pub mod driver;
 pub mod emdb;

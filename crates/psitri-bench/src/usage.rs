@@ -1,8 +1,8 @@
-//! What this process has used so far, as the kernel counts it: processor time, bytes to and from storage, address space.
+//! What this process has used so far, as the kernel counts it: processor time, bytes from storage, address space.
 //!
-//! From `/proc/self`; elsewhere than on Linux, or where the kernel does not count, a figure is absent. Bytes are those of the storage
-//! layer: what is written counts when a page becomes dirty, what is read when it was not in the page cache. A file system in memory counts
-//! nothing. Processor time comes in steps of a hundredth of a second.
+//! From `/proc/self`; elsewhere than on Linux, or where the kernel does not count, a figure is absent. Bytes are those that were not in the page
+//! cache; what is written is another matter ([`device`](crate::device)). A file system in memory counts nothing. Processor time comes in steps of a
+//! hundredth of a second.
 use std::fs;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -10,19 +10,15 @@ pub struct Usage {
     pub user_seconds: Option<f64>,
     pub system_seconds: Option<f64>,
     pub read_bytes: Option<u64>,
-    pub written_bytes: Option<u64>,
 }
 
 impl Usage {
     pub fn now() -> Self {
         let mut usage = Self::default();
         if let Ok(io) = fs::read_to_string("/proc/self/io") {
-            let field = |name: &str| {
-                let line = io.lines().find_map(|line| line.strip_prefix(name))?;
-                line.trim().parse().ok()
-            };
-            usage.read_bytes = field("read_bytes:");
-            usage.written_bytes = field("write_bytes:");
+            let mut lines = io.lines();
+            let read = lines.find_map(|line| line.strip_prefix("read_bytes:"));
+            usage.read_bytes = read.and_then(|bytes| bytes.trim().parse().ok());
         }
         if let Ok(stat) = fs::read_to_string("/proc/self/stat")
             // The name of the program, in parentheses, may contain anything.
@@ -47,7 +43,6 @@ impl Usage {
             user_seconds: less(self.user_seconds, earlier.user_seconds),
             system_seconds: less(self.system_seconds, earlier.system_seconds),
             read_bytes: less(self.read_bytes, earlier.read_bytes),
-            written_bytes: less(self.written_bytes, earlier.written_bytes),
         }
     }
 }

@@ -4,6 +4,7 @@ use super::config::{Kind, TidesConfig};
 use super::operations::{Context, Found, RangeRead};
 use super::patterns;
 use super::row::{Resources, Row};
+use crate::device::DeviceWrites;
 use crate::disk;
 use crate::engine::{Engine, Needs, Settings};
 use crate::memory::MemorySampler;
@@ -112,6 +113,7 @@ fn run_tides<E: Engine>(config: &TidesConfig, run: &Run<'_>) -> Result<Report> {
         memory.forget_peaks();
     }
 
+    let writes = DeviceWrites::begin(run.path).context("cannot flush the file system")?;
     let usage_before = Usage::now();
     let start = clock.ticks();
     let context = Context {
@@ -139,6 +141,7 @@ fn run_tides<E: Engine>(config: &TidesConfig, run: &Run<'_>) -> Result<Report> {
     engine.close().context("cannot close the database")?;
     let end = clock.ticks();
     let closing = Usage::now().since(&usage_resumed);
+    let device_bytes = writes.end().context("cannot flush the file system")?;
     measured
         .phases
         .push(Phase::new("close", 0, clock.seconds(resumed, end)));
@@ -161,11 +164,7 @@ fn run_tides<E: Engine>(config: &TidesConfig, run: &Run<'_>) -> Result<Report> {
     let user_seconds = sum(used.user_seconds, closing.user_seconds).filter(|_| embedded);
     let system_seconds = sum(used.system_seconds, closing.system_seconds).filter(|_| embedded);
     let read_bytes = usage_of_operations.read_bytes.filter(|_| embedded);
-    let written_bytes = used
-        .written_bytes
-        .zip(closing.written_bytes)
-        .map(|(before, closing)| before + closing)
-        .filter(|_| embedded);
+    let written_bytes = device_bytes.filter(|_| embedded);
     let ratio = |bytes: u64, of: u64| bytes as f64 / of as f64;
     let raw_bytes = keys * config.entry_bytes();
     let resources = Resources {

@@ -3,13 +3,13 @@ use super::config::UpsertConfig;
 use super::reader::{self, Shared};
 use super::verify;
 use crate::clock::Clock;
+use crate::device::DeviceWrites;
 use crate::disk;
 use crate::engine::{Engine, Needs, Settings, Writes};
 use crate::memory::MemorySampler;
 use crate::progress::Progress;
 use crate::report::{Phase, Report, Series, Size, grouped};
 use crate::rows;
-use crate::usage::Usage;
 use crate::values::{TaggedValues, ValueKind};
 use crate::workers::Recorder;
 use crate::workload::{Run, RunOptions, Workload};
@@ -106,7 +106,7 @@ fn run_upserts<E: Engine>(config: &UpsertConfig, run: &Run<'_>) -> Result<Report
     let memory = MemorySampler::start();
     let engine = E::create(run.path, &settings).context("cannot create the database")?;
 
-    let usage_before = Usage::now();
+    let writes = DeviceWrites::begin(run.path).context("cannot flush the file system")?;
     let mut written = write_beside_readers(&engine, config, &values, run)?;
     // Without a database to open again, the check must come before the end.
     let mut keys = 0;
@@ -118,7 +118,7 @@ fn run_upserts<E: Engine>(config: &UpsertConfig, run: &Run<'_>) -> Result<Report
     let close_start = clock.ticks();
     engine.close().context("cannot close the database")?;
     let close_seconds = clock.seconds(close_start, clock.ticks());
-    let usage = Usage::now().since(&usage_before);
+    let device_bytes = writes.end().context("cannot flush the file system")?;
     let disk = disk::usage(run.path)?;
     let peak = memory.finish();
 
@@ -142,7 +142,14 @@ fn run_upserts<E: Engine>(config: &UpsertConfig, run: &Run<'_>) -> Result<Report
         return Ok(report);
     }
     let raw_bytes = keys * config.entry_bytes();
-    report.phases = phases::<E>(config, &written, close_seconds, &usage, disk, raw_bytes);
+    report.phases = phases::<E>(
+        config,
+        &written,
+        close_seconds,
+        device_bytes,
+        disk,
+        raw_bytes,
+    );
     report
         .series
         .push(written.series("upserts by round", "upserts/s", |round| {
@@ -177,7 +184,7 @@ fn phases<E: Engine>(
     config: &UpsertConfig,
     written: &Written<'_>,
     close_seconds: f64,
-    usage: &Usage,
+    device_bytes: Option<u64>,
     disk: disk::DiskUsage,
     raw_bytes: u64,
 ) -> Vec<Phase> {
@@ -206,7 +213,7 @@ fn phases<E: Engine>(
     );
     total.file_bytes = (disk.allocated_bytes > 0).then_some(disk.allocated_bytes);
     if !E::CAPABILITIES.networked
-        && let Some(bytes) = usage.written_bytes
+        && let Some(bytes) = device_bytes
     {
         let written_by_user = config.upserts() * config.entry_bytes();
         total = total.with("write_amplification", bytes as f64 / written_by_user as f64);
