@@ -9,7 +9,7 @@
 //! # Failure modes
 //! None.
 
-use crate::node::head;
+use crate::node::{common_prefix, head};
 
 /// So few are compared at once.
 const FEW: usize = 16;
@@ -35,12 +35,6 @@ impl Place {
     pub fn at(self) -> u32 {
         self.0 as u32
     }
-}
-
-/// In how many bytes two keys agree from their beginnings.
-#[inline]
-pub(crate) fn bytes_shared(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Sorts places by the keys there, all of which agree in the first `shared` bytes; where keys are equal, by where they are.
@@ -78,7 +72,7 @@ fn sort_further<'k>(alike: &[Place], rest: &impl Fn(Place) -> &'k [u8]) -> Optio
     let first = rest(*first);
     let mut shared = first.len();
     for other in others {
-        shared = bytes_shared(&first[..shared], rest(*other));
+        shared = common_prefix(&first[..shared], rest(*other));
         if shared < HEAD_BYTES {
             return None;
         }

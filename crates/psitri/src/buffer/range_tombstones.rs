@@ -2,7 +2,8 @@
 //!
 //! A published set is immutable: a few sorted runs of falling length (a new tombstone is a run of one, and runs of similar length are
 //! folded, as in a binary counter), each of them searched as an interval tree. Adding n tombstones costs O(n log n)
-//! in time and in retained memory. Only the commit sequence number of a tombstone changes.
+//! in time and in retained memory. Only the commit sequence number of a tombstone changes. Bounds are compared by their heads, the 8 bytes behind what all lower
+//! bounds of a run begin with: a search looks at few tombstones, each of which is elsewhere in memory.
 //!
 //! # Thread safety
 //! One writer (`add`, `stamp`, `undo`), any number of readers that neither lock nor write.
@@ -12,12 +13,14 @@
 //!    the whole value, when nobody can be reading.
 //! 2. A tombstone's number is `CSN_UNCOMMITTED`, then the number of its commit; or 0, which no reader ever counts, once it is undone.
 //! 3. A run is sorted by lower bound.
+//! 4. Where heads differ, keys differ in the same way. Of a key that does not begin with the run's prefix it is all zeros, if it is less than those that do, or all ones.
 //!
 //! # Failure modes
 //! None but memory.
 #![allow(unsafe_code)] // a published pointer to an immutable set
 
 use super::entry::CSN_UNCOMMITTED;
+use crate::node::{common_prefix, head};
 use crate::sync::{Arc, AtomicPtr, AtomicU64, Ordering};
 
 /// Deletion of all keys in `lo..hi`.
@@ -28,7 +31,7 @@ pub struct RangeTombstone {
     csn: AtomicU64,
     /// Counts the tombstones of the buffer. One writer commits one transaction after the other, so later serials never have
     /// smaller numbers.
-    serial: u64,
+    serial: u32,
 }
 
 impl RangeTombstone {
@@ -75,25 +78,43 @@ impl TombstoneRef {
 #[derive(Debug)]
 struct Run {
     items: Vec<Arc<RangeTombstone>>,
-    /// For the middle of every subtree: what is known of the whole subtree.
+    /// Heads (4): of every item's lower bound, and of the end that reaches furthest of it and those before.
+    los: Vec<u64>,
+    reaches: Vec<u64>,
+    /// For every item what is known of it, and of the whole subtree of which it is the middle.
     subtrees: Vec<Subtree>,
+    /// How many bytes all lower bounds begin with.
+    prefix_bytes: usize,
+    /// Index of the item with the highest serial.
+    newest: u32,
 }
 
-/// Indexes of three items of a subtree.
 #[derive(Debug, Clone, Copy, Default)]
 struct Subtree {
-    /// The one that reaches furthest.
-    furthest: u32,
-    /// The one with the highest serial.
-    newest: u32,
-    /// The one with the lowest serial.
+    serial: u32,
+    /// Highest serial in the subtree.
+    serial_max: u32,
+    /// Index of the item with the lowest serial.
     oldest: u32,
+    /// Index of the item that reaches furthest, and the head of its end (4).
+    furthest: u32,
+    furthest_hi: u64,
+}
+
+/// What is looked for in a run.
+struct Sought<'k> {
+    key: &'k [u8],
+    /// Of the key (4).
+    head: u64,
+    csn_max: u64,
+    /// Every tombstone of the run that was not undone has a number of at most `csn_max`.
+    sees_all: bool,
 }
 
 /// The newest tombstone found so far; serial 0 is none.
 #[derive(Debug, Clone, Copy, Default)]
 struct Best<'r> {
-    serial: u64,
+    serial: u32,
     csn: u64,
     item: Option<&'r RangeTombstone>,
 }
@@ -101,12 +122,45 @@ struct Best<'r> {
 impl Run {
     fn new(items: Vec<Arc<RangeTombstone>>) -> Run {
         debug_assert!(items.is_sorted_by(|a, b| a.lo <= b.lo));
+        let prefix_bytes = match &items[..] {
+            [first, .., last] => common_prefix(&first.lo, &last.lo),
+            _ => 0,
+        };
         let mut run = Run {
+            los: Vec::with_capacity(items.len()),
+            reaches: Vec::with_capacity(items.len()),
             subtrees: vec![Subtree::default(); items.len()],
             items,
+            prefix_bytes,
+            newest: 0,
         };
+        let mut reach = 0;
+        for (index, item) in run.items.iter().enumerate() {
+            reach = run.head_of(item.hi()).max(reach);
+            run.reaches.push(reach);
+            run.los.push(run.head_of(Some(&item.lo)));
+            if run.item(run.newest).serial < item.serial {
+                run.newest = index as u32;
+            }
+        }
         run.index(0, run.items.len());
         run
+    }
+
+    fn prefix(&self) -> &[u8] {
+        self.items
+            .first()
+            .map_or(&[], |first| &first.lo[..self.prefix_bytes])
+    }
+
+    /// Head of a key, or of an end that there is not (4).
+    fn head_of(&self, key: Option<&[u8]>) -> u64 {
+        let Some(key) = key else { return u64::MAX };
+        match key.strip_prefix(self.prefix()) {
+            Some(rest) => head(rest),
+            None if *key < *self.prefix() => 0,
+            None => u64::MAX,
+        }
     }
 
     /// Fills `subtrees` for `from..to`. Depth is the logarithm of the length.
@@ -115,19 +169,20 @@ impl Run {
             return None;
         }
         let middle = from + (to - from) / 2;
+        let item = &self.items[middle];
         let mut all = Subtree {
-            furthest: middle as u32,
-            newest: middle as u32,
+            serial: item.serial,
+            serial_max: item.serial,
             oldest: middle as u32,
+            furthest: middle as u32,
+            furthest_hi: self.head_of(item.hi()),
         };
         for side in [self.index(from, middle), self.index(middle + 1, to)] {
             let Some(side) = side else { continue };
             if !reaches_further(self.item(all.furthest), self.item(side.furthest)) {
-                all.furthest = side.furthest;
+                (all.furthest, all.furthest_hi) = (side.furthest, side.furthest_hi);
             }
-            if self.item(all.newest).serial < self.item(side.newest).serial {
-                all.newest = side.newest;
-            }
+            all.serial_max = all.serial_max.max(side.serial_max);
             if self.item(all.oldest).serial > self.item(side.oldest).serial {
                 all.oldest = side.oldest;
             }
@@ -141,33 +196,86 @@ impl Run {
     }
 
     /// Highest serial in `from..to`.
-    fn newest_serial(&self, from: usize, to: usize) -> u64 {
+    fn newest_serial(&self, from: usize, to: usize) -> u32 {
         if from == to {
             return 0;
         }
-        self.item(self.subtrees[from + (to - from) / 2].newest)
-            .serial
+        self.subtrees[from + (to - from) / 2].serial_max
     }
 
-    /// Raises `best` to the newest tombstone with a number of at most `csn_max` among those that cover the key. The side with
-    /// the newer ones is searched first, so that many deletions of the same range cost no more than one.
-    fn cover<'r>(&'r self, from: usize, to: usize, key: &[u8], csn_max: u64, best: &mut Best<'r>) {
+    /// Whether the item at an index begins at or before the key.
+    fn begins(&self, index: usize, sought: &Sought<'_>) -> bool {
+        let order = self.los[index].cmp(&sought.head);
+        order
+            .then_with(|| self.items[index].lo[..].cmp(sought.key))
+            .is_le()
+    }
+
+    /// Raises `best` to the newest tombstone with a number of at most `csn_max` among those that cover the key.
+    fn cover<'r>(&'r self, key: &[u8], csn_max: u64, best: &mut Best<'r>) {
+        let Some(sought) = self.sought(key, csn_max) else {
+            return;
+        };
+        // Most keys lie in no range that was deleted.
+        let begun = self.begun_about(sought.head);
+        if begun == 0 || self.reaches[begun - 1] < sought.head {
+            return;
+        }
+        self.cover_in(0, self.items.len(), &sought, best);
+    }
+
+    /// How many items begin at or before a key with this head, and those of its head that begin behind it. Without branches on what it finds.
+    fn begun_about(&self, head: u64) -> usize {
+        let (mut from, mut left) = (0, self.los.len());
+        while left > 0 {
+            let half = left.div_ceil(2);
+            from += if self.los[from + half - 1] <= head {
+                half
+            } else {
+                0
+            };
+            left -= half;
+        }
+        from
+    }
+
+    /// `None` if the key is less than all lower bounds.
+    fn sought<'k>(&self, key: &'k [u8], csn_max: u64) -> Option<Sought<'k>> {
+        if *key < *self.prefix() {
+            return None;
+        }
+        // Who sees the newest sees all that are older; one that was undone says 0, and nothing of others.
+        let newest = self.items.get(self.newest as usize)?;
+        Some(Sought {
+            key,
+            head: self.head_of(Some(key)),
+            csn_max,
+            sees_all: (1..=csn_max).contains(&newest.csn()),
+        })
+    }
+
+    /// As [`Run::cover`], of `from..to`. The side with the newer ones is searched first, so that many deletions of the same range cost no more than one.
+    fn cover_in<'r>(&'r self, from: usize, to: usize, sought: &Sought<'_>, best: &mut Best<'r>) {
         if self.newest_serial(from, to) <= best.serial {
             return;
         }
         let middle = from + (to - from) / 2;
-        let all = self.subtrees[middle];
-        // If the oldest is too new, all are. (An undone one says 0, which proves nothing and stops nothing.)
-        if self.item(all.oldest).csn() > csn_max || !self.item(all.furthest).ends_after(key) {
+        let all = &self.subtrees[middle];
+        let order = all.furthest_hi.cmp(&sought.head);
+        if order.is_lt() || order.is_eq() && !self.item(all.furthest).ends_after(sought.key) {
             return;
         }
+        // If the oldest is too new, all are. (An undone one says 0, which proves nothing and stops nothing.)
+        if !sought.sees_all && self.item(all.oldest).csn() > sought.csn_max {
+            return;
+        }
+        let begins = self.begins(middle, sought);
         let item = &self.items[middle];
-        let begins = *item.lo <= *key;
-        if begins && item.serial > best.serial && item.ends_after(key) {
+        if begins && all.serial > best.serial && item.ends_after(sought.key) {
             let csn = item.csn();
-            if (1..=csn_max).contains(&csn) {
+            if (1..=sought.csn_max).contains(&csn) {
                 *best = Best {
-                    serial: item.serial,
+                    serial: all.serial,
                     csn,
                     item: Some(item),
                 };
@@ -181,8 +289,25 @@ impl Run {
             [right, left]
         };
         for (from, to) in sides {
-            self.cover(from, to, key, csn_max, best);
+            self.cover_in(from, to, sought, best);
         }
+    }
+
+    /// The least lower bound above the key.
+    fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
+        let after = self.sought(key, 0).map_or(0, |sought| {
+            let (mut from, mut to) = (0, self.items.len());
+            while from < to {
+                let middle = from + (to - from) / 2;
+                if self.begins(middle, &sought) {
+                    from = middle + 1;
+                } else {
+                    to = middle;
+                }
+            }
+            from
+        });
+        self.items.get(after).map(|item| item.lo())
     }
 }
 
@@ -191,7 +316,7 @@ impl Run {
 struct Set {
     runs: Vec<Arc<Run>>,
     /// Tombstones ever added.
-    serial: u64,
+    serial: u32,
     older: *mut Set,
 }
 
@@ -242,16 +367,15 @@ impl RangeTombstones {
     /// The least lower bound above the key, of tombstones of any number: none begins between.
     pub fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
         let runs = self.set().into_iter().flat_map(|set| &set.runs);
-        let begins = runs.filter_map(|run| {
-            let after = run.items.partition_point(|item| *item.lo <= *key);
-            run.items.get(after).map(|item| item.lo())
-        });
+        let begins = runs.filter_map(|run| run.next_lo(key));
         begins.min()
     }
 
     /// Adds an uncommitted tombstone. Writer only.
     pub fn add(&self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
-        let serial = 1 + self.set().map_or(0, |set| set.serial);
+        let before = self.set().map_or(0, |set| set.serial);
+        let serial = before.checked_add(1);
+        let serial = serial.expect("a buffer's memory is less than what so many take");
         let tombstone = Arc::new(RangeTombstone {
             lo: lo.into(),
             hi: hi.map(Into::into),
@@ -309,7 +433,7 @@ impl Set {
         let mut best = Best::default();
         // The last run holds the newest tombstones.
         for run in self.runs.iter().rev() {
-            run.cover(0, run.items.len(), key, csn_max, &mut best);
+            run.cover(key, csn_max, &mut best);
         }
         best
     }
@@ -365,13 +489,27 @@ mod tests {
         assert_eq!(tombstones.list(9).len(), 1);
     }
 
+    /// Keys in the order of numbers: of one byte; with a long prefix, and some below and above it; each the beginning of the next; with zeros behind.
+    fn key_of(shape: i32, n: u8) -> Vec<u8> {
+        match shape {
+            0 => vec![n],
+            1 if n < 10 => vec![6, n],
+            1 if n < 30 => [&[7; 12][..], &[n]].concat(),
+            1 => vec![8, n],
+            2 => vec![0; n.into()],
+            _ => [&[9; 9][..], &[n / 8], &vec![0; (n % 8).into()]].concat(),
+        }
+    }
+
     proptest! {
         #[test]
         fn covers_like_a_plain_list(
             mut ranges in prop::collection::vec((0u8..40, prop::option::weighted(0.9, 0u8..40), 0u64..30), 0..60),
             undone in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
             at in 0u64..32,
+            shape in 0..4,
         ) {
+            let key_of = |n: u8| key_of(shape, n);
             // Numbers grow with time; 0 stands for undone.
             ranges.sort_by_key(|range| range.2);
             for index in undone {
@@ -382,8 +520,8 @@ mod tests {
             }
             let tombstones = RangeTombstones::new();
             for (lo, hi, csn) in &ranges {
-                let hi = hi.map(|hi| vec![hi]);
-                let tombstone = tombstones.add(&[*lo], hi.as_deref());
+                let hi = hi.map(key_of);
+                let tombstone = tombstones.add(&key_of(*lo), hi.as_deref());
                 if *csn == 0 {
                     tombstones.undo(&tombstone);
                 } else {
@@ -397,7 +535,17 @@ mod tests {
                     .map(|(_, _, csn)| *csn)
                     .max()
                     .unwrap_or(0);
-                prop_assert_eq!(tombstones.cover(&[key], at), expected);
+                prop_assert_eq!(tombstones.cover(&key_of(key), at), expected);
+                // Undone ones are there until their run is folded.
+                let behind = ranges.iter().filter(|(lo, ..)| *lo > key);
+                let next = behind.clone().filter(|(.., csn)| *csn != 0).map(|(lo, ..)| key_of(*lo)).min();
+                match tombstones.next_lo(&key_of(key)).map(<[u8]>::to_vec) {
+                    Some(found) => {
+                        prop_assert!(next.is_none_or(|next| found <= next));
+                        prop_assert!(behind.clone().any(|(lo, ..)| key_of(*lo) == found));
+                    }
+                    None => prop_assert_eq!(next, None),
+                }
             }
             let live = ranges.iter().filter(|(_, _, csn)| (1..=at).contains(csn)).count();
             prop_assert_eq!(tombstones.list(at).len(), live);

@@ -41,7 +41,7 @@ const CHARGE_BYTES: u64 = 1 << 10;
 /// Versions are written before it is asked again what all readers see. Few in tests, so that memory is used again everywhere.
 const SEEN_VERSIONS_MAX: u32 = if cfg!(debug_assertions) { 3 } else { 256 };
 /// What a range tombstone takes beside its bounds, about: itself, its set, its places in the runs that were folded.
-const RANGE_TOMBSTONE_BYTES: u64 = 512;
+const RANGE_TOMBSTONE_BYTES: u64 = 1 << 10;
 
 /// A moment in the life of a writer. Versions written later lie above it, but for those in rooms and in memory that was used before. The
 /// default: the outermost level, to which all uncommitted versions belong.

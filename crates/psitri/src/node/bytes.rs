@@ -284,7 +284,7 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 
 /// Length of the longest common prefix.
 #[inline]
-pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let n = a.len().min(b.len());
     let mut i = 0;
     while i + 8 <= n {

@@ -29,6 +29,7 @@ mod reference;
 mod simd;
 
 #[cfg(not(loom))]
+pub(crate) use bytes::common_prefix;
 pub(crate) use bytes::compare_keys;
 pub(crate) use bytes::head;
 pub use bytes::shortest_separator;

@@ -11,8 +11,8 @@
 use crate::{
     Result,
     buffer::Kind,
-    key_sort::{Place, bytes_shared, sort_by_key},
-    node::ValuePointer,
+    key_sort::{Place, sort_by_key},
+    node::{ValuePointer, common_prefix},
     prefetch,
     tree::{Change, ChangeStream},
     wal::ops::OpsBuilder,
@@ -82,7 +82,7 @@ impl Run {
             (Some(first), Some(last)) => {
                 let agreed = &self.key(first.at())[..self.shared_bytes];
                 if !key.starts_with(agreed) {
-                    self.shared_bytes = bytes_shared(agreed, key);
+                    self.shared_bytes = common_prefix(agreed, key);
                 }
                 self.is_mixed |= self.key(last.at()) >= key;
             }
