@@ -28,8 +28,8 @@ mod leaf_validate;
 mod reference;
 mod simd;
 
-#[cfg(not(loom))]
 pub(crate) use bytes::common_prefix;
+#[cfg(not(loom))]
 pub(crate) use bytes::compare_keys;
 pub(crate) use bytes::head;
 pub use bytes::shortest_separator;
