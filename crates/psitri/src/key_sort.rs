@@ -1,5 +1,6 @@
 //! Sorting things by their keys: as numbers, of the 8 bytes behind those that all keys share, and of where the key is. That is several times as
-//! fast as comparing keys. Those that are alike in these bytes are sorted by the next in which they differ, and so on.
+//! fast as comparing keys. Those that are alike in these bytes are sorted by the next in which they differ, and so on for a few rounds; what is alike then is
+//! compared, as keys may be made so that every round tells one of them from the others.
 //!
 //! # Invariants
 //! (1) What waits to be sorted agrees in as many bytes as are noted with it, none of its keys is shorter, and all of it lies between what is less and what is
@@ -13,6 +14,8 @@ use crate::node::{common_prefix, head};
 
 /// So few are compared at once.
 const FEW: usize = 16;
+/// So often what is alike is sorted further.
+const ROUNDS_MAX: usize = 4;
 const HEAD_BYTES: usize = size_of::<u64>();
 
 /// Where a key is, below a number that may stand for its beginning.
@@ -39,8 +42,8 @@ impl Place {
 
 /// Sorts places by the keys there, all of which agree in the first `shared` bytes; where keys are equal, by where they are.
 pub(crate) fn sort_by_key<'k>(places: &mut [Place], shared: usize, key: impl Fn(u32) -> &'k [u8]) {
-    let mut waiting = vec![(0..places.len(), shared)];
-    while let Some((range, shared)) = waiting.pop() {
+    let mut waiting = vec![(0..places.len(), shared, 0)];
+    while let Some((range, shared, rounds)) = waiting.pop() {
         let first = range.start;
         let places = &mut places[range];
         let rest = |place: Place| &key(place.at())[shared..];
@@ -53,8 +56,9 @@ pub(crate) fn sort_by_key<'k>(places: &mut [Place], shared: usize, key: impl Fn(
             let from = first + done;
             done += alike.len();
             if alike.len() > 1 {
-                match sort_further(alike, &rest) {
-                    Some(more) => waiting.push((from..first + done, shared + more)),
+                let more = (rounds < ROUNDS_MAX).then(|| sort_further(alike, &rest));
+                match more.flatten() {
+                    Some(more) => waiting.push((from..first + done, shared + more, rounds + 1)),
                     None => alike.sort_by(|a, b| rest(*a).cmp(rest(*b))),
                 }
             }
@@ -130,6 +134,12 @@ mod tests {
         let mut keys: Vec<Vec<u8>> = (0..500).map(|n| vec![b'k'; n]).collect();
         keys.extend((0..500).map(|n| vec![0; n]));
         keys.extend((0..500u32).map(|n| [&[b'l'; 3000][..], &n.to_be_bytes()].concat()));
+        // Each round would tell one from the others.
+        keys.extend((0..500).map(|n| {
+            let mut key = vec![1; 8 * 500];
+            key[8 * n] = 2;
+            key
+        }));
         keys.shuffle(&mut random);
         check(&keys, 0, "shuffled");
         check(&vec![vec![b'e'; 30]; 1000], 0, "all equal");
