@@ -29,7 +29,8 @@ pub enum Event {
         /// How long.
         waited: Duration,
     },
-    /// A merge or a checkpoint failed, for want of space say. It is tried again. Told once, until one succeeds.
+    /// A merge or a checkpoint failed, for want of space say. It is tried again. Told once, until one succeeds; and once for each keyspace in which nothing is
+    /// merged, but deltas could not be put into their leaves, until that succeeds.
     Failed {
         /// What was wrong.
         cause: String,
