@@ -204,23 +204,31 @@ impl Run {
     }
 
     /// Whether the item at an index begins at or before the key.
-    fn begins(&self, index: usize, sought: &Sought<'_>) -> bool {
-        let order = self.los[index].cmp(&sought.head);
+    fn begins(&self, index: usize, key: &[u8], head: u64) -> bool {
+        let order = self.los[index].cmp(&head);
         order
-            .then_with(|| self.items[index].lo[..].cmp(sought.key))
+            .then_with(|| self.items[index].lo[..].cmp(key))
             .is_le()
     }
 
     /// Raises `best` to the newest tombstone with a number of at most `csn_max` among those that cover the key.
     fn cover<'r>(&'r self, key: &[u8], csn_max: u64, best: &mut Best<'r>) {
-        let Some(sought) = self.sought(key, csn_max) else {
+        let Some(head) = self.head_sought(key) else {
             return;
         };
         // Most keys lie in no range that was deleted.
-        let begun = self.begun_about(sought.head);
-        if begun == 0 || self.reaches[begun - 1] < sought.head {
+        let begun = self.begun_about(head);
+        if begun == 0 || self.reaches[begun - 1] < head {
             return;
         }
+        // Who sees the newest sees all that are older; one that was undone says 0, and nothing of others.
+        let sees_all = (1..=csn_max).contains(&self.item(self.newest).csn());
+        let sought = Sought {
+            key,
+            head,
+            csn_max,
+            sees_all,
+        };
         self.cover_in(0, self.items.len(), &sought, best);
     }
 
@@ -239,19 +247,9 @@ impl Run {
         from
     }
 
-    /// `None` if the key is less than all lower bounds.
-    fn sought<'k>(&self, key: &'k [u8], csn_max: u64) -> Option<Sought<'k>> {
-        if *key < *self.prefix() {
-            return None;
-        }
-        // Who sees the newest sees all that are older; one that was undone says 0, and nothing of others.
-        let newest = self.items.get(self.newest as usize)?;
-        Some(Sought {
-            key,
-            head: self.head_of(Some(key)),
-            csn_max,
-            sees_all: (1..=csn_max).contains(&newest.csn()),
-        })
+    /// Head of a key that is looked for; `None` if it is less than all lower bounds.
+    fn head_sought(&self, key: &[u8]) -> Option<u64> {
+        (*key >= *self.prefix()).then(|| self.head_of(Some(key)))
     }
 
     /// As [`Run::cover`], of `from..to`. The side with the newer ones is searched first, so that many deletions of the same range cost no more than one.
@@ -269,7 +267,7 @@ impl Run {
         if !sought.sees_all && self.item(all.oldest).csn() > sought.csn_max {
             return;
         }
-        let begins = self.begins(middle, sought);
+        let begins = self.begins(middle, sought.key, sought.head);
         let item = &self.items[middle];
         if begins && all.serial > best.serial && item.ends_after(sought.key) {
             let csn = item.csn();
@@ -295,11 +293,11 @@ impl Run {
 
     /// The least lower bound above the key.
     fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
-        let after = self.sought(key, 0).map_or(0, |sought| {
+        let after = self.head_sought(key).map_or(0, |head| {
             let (mut from, mut to) = (0, self.items.len());
             while from < to {
                 let middle = from + (to - from) / 2;
-                if self.begins(middle, &sought) {
+                if self.begins(middle, key, head) {
                     from = middle + 1;
                 } else {
                     to = middle;
