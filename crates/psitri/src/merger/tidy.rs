@@ -12,8 +12,8 @@
 //! (3) While somebody reads a state that was replaced [`READER_AGE`] ago, nothing is done: what is replaced would stay in the file until he is done.
 //!
 //! # Failure modes
-//! An error is told once, and leaves the tree as it was. Nothing depends on what was to be done: that keyspace is tried again after a minute, and the others
-//! have their turn.
+//! An error is told once, and leaves the tree as it was. Nothing depends on what was to be done: that keyspace is tried again after a minute, or when
+//! something was merged into it, and the others have their turn.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::{
     progress::{ProgressUnit, Watch},
     publication::{KeyspaceChanges, RootUpdate},
     sync::{Arc, Ordering},
-    tree::{self, Rewrite},
+    tree::{self, Rewrite, Root},
 };
 
 /// What a slice writes, about.
@@ -42,8 +42,40 @@ pub(super) struct Tidy {
     done: Option<u64>,
     /// Something was published since the last checkpoint that was asked for.
     is_dirty: bool,
-    /// Ids of keyspaces, and when they failed last.
-    failed: Vec<(u32, Instant)>,
+    failed: Failures,
+}
+
+/// The last failure of each keyspace that has not had a turn since.
+#[derive(Default)]
+struct Failures(Vec<Failure>);
+
+struct Failure {
+    id: u32,
+    /// Another one came of a merge: what was in its way, a full disk for example, may be gone.
+    root: Root,
+    at: Instant,
+}
+
+impl Failures {
+    /// Whether it is too soon to try a keyspace again.
+    fn hold_back(&self, id: u32, root: Root) -> bool {
+        let mut failures = self.0.iter();
+        failures.any(|of| of.id == id && of.root == root && of.at.elapsed() < RETRY)
+    }
+
+    /// Notes a failure. Says whether it is the first.
+    fn note(&mut self, id: u32, root: Root) -> bool {
+        let known = self.0.len();
+        self.forget(id);
+        let is_first = self.0.len() == known;
+        let at = Instant::now();
+        self.0.push(Failure { id, root, at });
+        is_first
+    }
+
+    fn forget(&mut self, id: u32) {
+        self.0.retain(|of| of.id != id);
+    }
 }
 
 /// What became of a keyspace's turn.
@@ -86,22 +118,21 @@ impl Tidy {
             }
             let keyspaces = state.keyspaces.iter().flatten();
             let with_deltas = keyspaces.filter(|keyspace| keyspace.root.node.has_deltas());
-            let cores = with_deltas.map(|keyspace| Arc::clone(&keyspace.core));
-            (state.tree_version, cores.collect())
+            let found = with_deltas.map(|keyspace| (Arc::clone(&keyspace.core), keyspace.root));
+            (state.tree_version, found.collect())
         };
         if !found.is_empty() && engine.oldest_pin_age() >= READER_AGE {
             return false;
         }
         let mut is_done = true;
-        for core in found {
-            let failed = self.failed.iter_mut().find(|(id, _)| *id == core.id);
-            if failed.as_ref().is_some_and(|(_, at)| at.elapsed() < RETRY) {
+        for (core, root) in found {
+            if self.failed.hold_back(core.id, root) {
                 is_done = false;
                 continue;
             }
             match take_turn(engine, &core) {
                 Ok(turn) => {
-                    self.failed.retain(|(id, _)| *id != core.id);
+                    self.failed.forget(core.id);
                     match turn {
                         Turn::Taken => return true,
                         Turn::Idle => {}
@@ -110,10 +141,7 @@ impl Tidy {
                 }
                 Err(error) => {
                     is_done = false;
-                    if let Some((_, at)) = failed {
-                        *at = Instant::now();
-                    } else {
-                        self.failed.push((core.id, Instant::now()));
+                    if self.failed.note(core.id, root) {
                         let cause = error.to_string();
                         engine.tell(|| Event::Failed { cause });
                     }
@@ -179,4 +207,25 @@ fn take_turn(engine: &Engine, core: &KeyspaceCore) -> Result<Turn> {
     engine.counters.tidied.fetch_add(1, Ordering::Relaxed);
     engine.wait_for_space();
     Ok(Turn::Taken)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keyspace_that_failed_waits_unless_something_was_merged_into_it() {
+        let before = Root::default();
+        let merged = Root { keys: 1, ..before };
+        let mut failed = Failures::default();
+        assert!(!failed.hold_back(7, before));
+        assert!(failed.note(7, before));
+        assert!(failed.hold_back(7, before));
+        assert!(!failed.hold_back(8, before));
+        assert!(!failed.hold_back(7, merged));
+        assert!(!failed.note(7, merged), "it was told");
+        assert!(failed.hold_back(7, merged));
+        failed.forget(7);
+        assert!(!failed.hold_back(7, merged));
+    }
 }
