@@ -23,7 +23,7 @@ pub(crate) fn count(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Result<u64>
     if view.now != 0 {
         return walk(view, lo, hi, u64::MAX).map(|(passed, _)| passed);
     }
-    let ranges = deleted_ranges(view);
+    let ranges = deleted_ranges(view, lo, hi);
     let mut total = live_in_tree(view, &ranges, lo, hi)?;
     let mut buffered = Buffered::new(view, lo);
     while let Some((key, present)) = buffered.next() {
@@ -41,7 +41,7 @@ pub(crate) fn nth(view: View<'_>, rank: u64) -> Result<Option<Vec<u8>>> {
     if view.now != 0 {
         return walk(view, &[], None, rank).map(|(_, found)| found);
     }
-    let ranges = deleted_ranges(view);
+    let ranges = deleted_ranges(view, &[], None);
     let mut left = rank;
     let mut from = Vec::new();
     let mut buffered = Buffered::new(view, &[]);
@@ -81,11 +81,12 @@ fn walk(view: View<'_>, lo: &[u8], hi: Option<&[u8]>, rank: u64) -> Result<(u64,
     Ok((passed, None))
 }
 
-fn deleted_ranges(view: View<'_>) -> Vec<KeyRange> {
+/// The ranges that the buffers delete, as disjoint ascending ones; of those that have nothing of `lo..hi` none.
+fn deleted_ranges(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Vec<KeyRange> {
     let mut all = Vec::new();
     for buffer in view.buffers() {
         if buffer.has_range_tombstones() {
-            all.extend(buffer.range_tombstones(view.csn));
+            all.extend(buffer.range_tombstones_in(lo, hi, view.csn));
         }
     }
     all.sort_by(|a, b| a.lo().cmp(b.lo()));
@@ -111,7 +112,8 @@ fn gaps<'r>(
 ) -> Vec<(&'r [u8], Option<&'r [u8]>)> {
     let mut parts = Vec::new();
     let mut from = lo;
-    for range in ranges {
+    let ended = ranges.partition_point(|range| range.hi.as_deref().is_some_and(|end| end <= lo));
+    for range in &ranges[ended..] {
         if hi.is_some_and(|hi| range.lo.as_slice() >= hi) {
             break;
         }

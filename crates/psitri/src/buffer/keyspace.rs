@@ -173,6 +173,16 @@ impl KeyspaceBuffer {
         self.range_tombstones.list(csn)
     }
 
+    /// Those of them that delete something of `lo..hi`, in no order.
+    pub fn range_tombstones_in(
+        &self,
+        lo: &[u8],
+        hi: Option<&[u8]>,
+        csn: u64,
+    ) -> Vec<&RangeTombstone> {
+        self.range_tombstones.overlapping(lo, hi, csn)
+    }
+
     /// Whether nothing was ever written here.
     pub fn is_empty(&self) -> bool {
         self.root.load(Ordering::Acquire) == 0 && self.range_tombstones.is_empty()

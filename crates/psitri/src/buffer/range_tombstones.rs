@@ -291,6 +291,32 @@ impl Run {
         }
     }
 
+    /// Adds the items of `from..to` that overlap `lo..hi`.
+    fn overlapping<'r>(
+        &'r self,
+        from: usize,
+        to: usize,
+        lo: &[u8],
+        hi: Option<&[u8]>,
+        found: &mut Vec<&'r RangeTombstone>,
+    ) {
+        if from == to {
+            return;
+        }
+        let middle = from + (to - from) / 2;
+        if !self.item(self.subtrees[middle].furthest).ends_after(lo) {
+            return;
+        }
+        self.overlapping(from, middle, lo, hi, found);
+        let item = &*self.items[middle];
+        if hi.is_none_or(|hi| item.lo() < hi) {
+            if item.ends_after(lo) {
+                found.push(item);
+            }
+            self.overlapping(middle + 1, to, lo, hi, found);
+        }
+    }
+
     /// The least lower bound above the key.
     fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
         let after = self.head_sought(key).map_or(0, |head| {
@@ -408,6 +434,16 @@ impl RangeTombstones {
     pub fn undo(&self, tombstone: &TombstoneRef) {
         debug_assert_eq!(tombstone.0.csn(), CSN_UNCOMMITTED);
         tombstone.0.csn.store(0, Ordering::Release);
+    }
+
+    /// The tombstones with a number of at most `csn_max` that delete something of `lo..hi`, by lower bound in each run.
+    pub fn overlapping(&self, lo: &[u8], hi: Option<&[u8]>, csn_max: u64) -> Vec<&RangeTombstone> {
+        let mut found = Vec::new();
+        for run in self.set().into_iter().flat_map(|set| &set.runs) {
+            run.overlapping(0, run.items.len(), lo, hi, &mut found);
+        }
+        found.retain(|item| (1..=csn_max).contains(&item.csn()));
+        found
     }
 
     /// All tombstones with a number of at most `csn_max`, by lower bound and number.
@@ -545,8 +581,14 @@ mod tests {
                     None => prop_assert_eq!(next, None),
                 }
             }
-            let live = ranges.iter().filter(|(_, _, csn)| (1..=at).contains(csn)).count();
-            prop_assert_eq!(tombstones.list(at).len(), live);
+            let live = ranges.iter().filter(|(_, _, csn)| (1..=at).contains(csn));
+            prop_assert_eq!(tombstones.list(at).len(), live.clone().count());
+            for (lo, hi) in [(0, None), (0, Some(20)), (7, Some(8)), (15, Some(40)), (41, None)] {
+                let expected = live.clone().filter(|(from, to, _)| hi.is_none_or(|hi| *from < hi) && to.is_none_or(|to| lo < to));
+                let hi = hi.map(key_of);
+                let found = tombstones.overlapping(&key_of(lo), hi.as_deref(), at);
+                prop_assert_eq!(found.len(), expected.count());
+            }
         }
     }
 }

@@ -289,11 +289,23 @@ impl BufferWriter {
         self.buffer.range_tombstones.undo(tombstone);
     }
 
-    /// Appends the entries in `lo..hi` whose newest version is uncommitted, in key order. Costs a walk over the range.
-    pub fn uncommitted_in_range(&self, lo: &[u8], hi: Option<&[u8]>, out: &mut Vec<EntryRef>) {
+    /// Appends the entries in `lo..hi` whose newest version is uncommitted, in key order. Costs a walk over the range: with more than `most` entries
+    /// there it is given up, and false is returned.
+    pub fn uncommitted_in_range(
+        &self,
+        lo: &[u8],
+        hi: Option<&[u8]>,
+        most: usize,
+        out: &mut Vec<EntryRef>,
+    ) -> bool {
         let mut cursor = self.cursor();
         let mut more = cursor.seek_ge(lo);
+        let mut left = most;
         while more && hi.is_none_or(|hi| cursor.key() < hi) {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
             if let Some(entry) = cursor.entry()
                 && let Some(newest) = self.newest(entry)
                 && self.csn(newest) == CSN_UNCOMMITTED
@@ -302,6 +314,7 @@ impl BufferWriter {
             }
             more = cursor.next();
         }
+        true
     }
 
     /// The newest version of a key, committed or not.

@@ -24,6 +24,7 @@
 mod checkpoint;
 mod data_sync;
 mod page_map;
+mod run_hints;
 mod shares;
 mod sink;
 mod superblock;

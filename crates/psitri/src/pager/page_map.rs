@@ -11,11 +11,13 @@
 //! (3) Units of one page are handed out by one writer at a time and a page is handed out again only when it holds
 //!     nothing: no page with a live unit is ever overwritten.
 //! (4) Pages at and beyond `page_end` do not exist in the file.
+//! (5) No free page is before `free_hint`.
 //!
 //! # Failure modes
 //! A count that would underflow means that a node was freed twice; it panics in tests, and in release builds the page is
 //! kept as held for ever rather than handed out.
 
+use super::run_hints::RunHints;
 use crate::node::UNITS_PER_PAGE;
 
 /// Pages of one stored piece of the map: one byte a page fills a page.
@@ -138,7 +140,9 @@ pub(crate) struct PageMap {
     live: Vec<u8>,
     held: Vec<u8>,
     dirty: Vec<bool>,
+    /// See (5).
     free_hint: usize,
+    run_hints: RunHints,
     live_units: u64,
     /// Pages with live units.
     live_pages: u64,
@@ -207,6 +211,7 @@ impl PageMap {
     pub fn grow(&mut self, page_end: u64) {
         let len = page_end as usize;
         assert!(len >= self.held.len());
+        self.note_freed(self.held.len());
         self.free_pages += (len - self.held.len()) as u64;
         self.live.resize(len, 0);
         self.held.resize(len, 0);
@@ -220,6 +225,12 @@ impl PageMap {
         }
         debug_assert!(self.live[file_pages as usize..].iter().all(|&l| l == 0));
         self.truncate(file_pages as usize);
+    }
+
+    /// A page is free, or is about to be.
+    fn note_freed(&mut self, page: usize) {
+        self.free_hint = self.free_hint.min(page);
+        self.run_hints.note_freed(page);
     }
 
     /// Every change of `held` but those of its length goes through here, or through `change`.
@@ -286,23 +297,30 @@ impl PageMap {
         Some((start as u64, run))
     }
 
-    /// Hands out exactly `count` neighbouring free pages.
+    /// Hands out exactly `count` neighbouring free pages, at least one, lowest address first.
     pub fn reserve_run(&mut self, count: usize) -> Option<u64> {
-        let mut at = self.free_hint;
-        while let Some(skip) = self.held[at..].iter().position(|&h| is_free(h)) {
+        let mut search = self.run_hints.search(count);
+        let mut at = search.from.max(self.free_hint).min(self.held.len());
+        let found = loop {
+            let Some(skip) = self.held[at..].iter().position(|&h| is_free(h)) else {
+                at = self.held.len();
+                break None;
+            };
             let start = at + skip;
             let run = self.held[start..]
                 .iter()
                 .take(count)
                 .take_while(|&&h| is_free(h))
                 .count();
-            if run == count {
-                self.fill(start..start + run, RESERVED);
-                return Some(start as u64);
-            }
             at = start + run;
-        }
-        None
+            if run == count {
+                self.fill(start..at, RESERVED);
+                break Some(start as u64);
+            }
+            search.pass(start, run);
+        };
+        self.run_hints.end(search, at);
+        found
     }
 
     /// Says how many units of a reserved page were used; zero gives it back.
@@ -311,7 +329,7 @@ impl PageMap {
         assert_eq!(held, RESERVED, "page {page} settled but not reserved");
         self.set(page as usize, units as u8);
         if units == 0 {
-            self.free_hint = self.free_hint.min(page as usize);
+            self.note_freed(page as usize);
         }
     }
 
@@ -360,7 +378,7 @@ impl PageMap {
                 Some(left) if !is_free(held) && held != RESERVED => {
                     self.set(page, left);
                     if left == 0 {
-                        self.free_hint = self.free_hint.min(page);
+                        self.note_freed(page);
                     }
                 }
                 _ => debug_assert!(false, "page {page} released twice"),
@@ -429,7 +447,7 @@ impl PageMap {
         let run = page as usize..(page + count) as usize;
         debug_assert!(self.held[run.clone()].iter().all(|&h| h == RESERVED));
         self.fill(run, if is_hole { PUNCHED } else { 0 });
-        self.free_hint = self.free_hint.min(page as usize);
+        self.note_freed(page as usize);
     }
 
     /// Holds everything that is free, units in pages that are in use included. Returns what it added to each page. Nothing may be reserved.
@@ -581,6 +599,102 @@ mod tests {
         map.settle(page, 64);
         assert_eq!(map.reserve_run(8), Some(3));
         assert_eq!(map.reserve_run(1), None);
+    }
+
+    #[test]
+    fn what_was_searched_is_not_searched_again() {
+        let mut map = PageMap::new(1000);
+        let (first, count) = (2, 400);
+        assert_eq!(map.reserve(count), Some((first, count)));
+        // Every second page is free, and a run of two and one of three are behind them.
+        for page in (first..first + count as u64).step_by(2) {
+            map.settle(page, 0);
+            map.settle(page + 1, 1);
+        }
+        let rest = map.reserve_run(598).unwrap();
+        for page in rest..rest + 598 {
+            map.settle(page, u32::from(![500, 501, 600, 601, 602].contains(&page)));
+        }
+        assert_eq!(map.reserve_run(3), Some(600));
+        assert_eq!(map.run_hints.search(3).from, 603);
+        assert_eq!(map.reserve_run(2), Some(500));
+        assert_eq!(map.run_hints.search(2).from, 502);
+        assert_eq!(map.reserve_run(2), None);
+        assert_eq!(map.run_hints.search(2).from, 1000);
+        // Its neighbours are free, and in use.
+        map.release(extent(9, 1));
+        assert_eq!(map.run_hints.search(2).from, 8);
+        assert_eq!(map.reserve_run(3), Some(8));
+        assert_eq!(map.reserve(1), Some((2, 1)));
+        map.grow(1004);
+        assert_eq!(map.reserve_run(4), Some(1000));
+    }
+
+    /// A run that is a page too short for all who come is not where each of them begins.
+    #[test]
+    fn a_run_that_is_too_short_is_passed_once() {
+        let mut map = PageMap::new(2000);
+        let all = map.reserve_run(1998).unwrap();
+        for page in all..all + 1998 {
+            let is_free = (100..124).contains(&page) || page >= 1000;
+            map.settle(page, u32::from(!is_free));
+        }
+        for round in 0..3 {
+            assert_eq!(map.reserve_run(25), Some(1000 + 25 * round));
+            assert_eq!(map.run_hints.search(25).from, 1025 + 25 * round as usize);
+        }
+        assert_eq!(map.reserve_run(24), Some(100));
+        assert_eq!(map.reserve_run(24), Some(1075));
+        map.release(extent(300, 1));
+        map.release(extent(301, 1));
+        assert_eq!(map.reserve_run(2), Some(300));
+        assert_eq!(map.reserve_run(27), Some(1099));
+    }
+
+    proptest::proptest! {
+        /// Searches find what a look at every page from the first on finds.
+        #[test]
+        fn runs_are_the_first_that_are_long_enough(
+            steps in proptest::collection::vec((0u8..8, 0u64..300, 1usize..40), 1..200),
+        ) {
+            let mut map = PageMap::new(200);
+            for (kind, page, count) in steps {
+                let page = page % map.page_end();
+                let held = map.held[page as usize];
+                match kind {
+                    0..4 => {
+                        let mut runs = map.held.windows(count);
+                        let expected = runs.position(|run| run.iter().all(|&h| is_free(h)));
+                        let found = map.reserve_run(count);
+                        proptest::prop_assert_eq!(found, expected.map(|at| at as u64));
+                        for page in found.into_iter().flat_map(|at| at..at + count as u64) {
+                            map.settle(page, 1);
+                        }
+                    }
+                    4 if page >= SUPERBLOCK_PAGES && !is_free(held) => {
+                        let end = (page + count as u64).min(map.page_end());
+                        for page in page..end {
+                            if !is_free(map.held[page as usize]) {
+                                map.release(extent(page, 1));
+                            }
+                        }
+                    }
+                    5 => {
+                        let free = map.held[page as usize..].iter().take(count).position(|&h| !is_free(h));
+                        let free = free.unwrap_or(count.min((map.page_end() - page) as usize));
+                        map.fill(page as usize..page as usize + free, RESERVED);
+                        map.put_back(page, free as u64, count % 2 == 0);
+                    }
+                    6 if count < 4 => map.grow(map.page_end() + count as u64),
+                    7 if count < 4 => map.cut_tail(),
+                    _ => {
+                        if let Some((at, run)) = map.reserve(count) {
+                            (at..at + run as u64).for_each(|page| map.settle(page, u32::from(count % 3 > 0)));
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

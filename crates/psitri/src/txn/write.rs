@@ -9,7 +9,7 @@ use crate::{
     engine::buffer_error,
     error::Error,
     expiry::{check_expiring_value, stored},
-    keyspace::Touched,
+    keyspace::{Touched, WriterSlot},
     node::ValuePointer,
     pager::{Extent, Sink},
     state::ArenaPool,
@@ -284,12 +284,9 @@ impl WriteTxn {
         {
             private.ops = None;
         }
-        let mut own = Vec::new();
-        self.parts[index]
-            .writer()
-            .uncommitted_in_range(lo, hi, &mut own);
         let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
+        let own = part.own_in_range(lo, hi);
         for entry in own {
             part.write(entry, Kind::Tombstone, &[], reserve)?;
         }
@@ -424,6 +421,34 @@ impl Part {
         let subtrees = self.core().subtrees.lock();
         let first = subtrees.range::<[u8], _>((Bound::Included(lo), hi)).next();
         first.map_or(Ok(()), |(key, _)| Err(is_subtree(key)))
+    }
+
+    /// The entries in a range whose newest version the transaction wrote. They are looked for in the range, or among all that it wrote if these are
+    /// fewer: most transactions delete a range before they write anything.
+    fn own_in_range(&self, lo: &[u8], hi: Option<&[u8]>) -> Vec<EntryRef> {
+        let WriterSlot {
+            buffer, touched, ..
+        } = &*self.guard;
+        let buffer = buffer.as_ref().expect("an open part has a writer");
+        let mut own = Vec::new();
+        let versions = touched
+            .iter()
+            .filter(|step| matches!(step, Touched::Version(..)));
+        let most = versions.count();
+        if most == 0 || buffer.uncommitted_in_range(lo, hi, most, &mut own) {
+            return own;
+        }
+        own.clear();
+        for step in touched {
+            if let Touched::Version(entry, version) = step
+                && buffer.newest(*entry) == Some(*version)
+                && buffer.key(*entry) >= lo
+                && hi.is_none_or(|hi| buffer.key(*entry) < hi)
+            {
+                own.push(*entry);
+            }
+        }
+        own
     }
 
     pub(super) fn writer(&mut self) -> &mut crate::buffer::BufferWriter {

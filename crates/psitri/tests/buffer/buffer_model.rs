@@ -119,7 +119,10 @@ impl<'w> Transaction<'w> {
 
     fn remove_range(&mut self, lo: &[u8], hi: Option<&[u8]>) {
         let mut own = Vec::new();
-        self.writer.uncommitted_in_range(lo, hi, &mut own);
+        assert!(
+            self.writer
+                .uncommitted_in_range(lo, hi, usize::MAX, &mut own)
+        );
         for entry in own {
             self.write(entry, Kind::Tombstone, &[]);
         }

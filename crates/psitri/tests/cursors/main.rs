@@ -5,6 +5,7 @@
 mod common;
 
 mod beside_a_merge;
+mod counts_beside_deleted_ranges;
 mod cursors_join_all_ways;
 mod cursors_walk_at_random;
 mod pile;

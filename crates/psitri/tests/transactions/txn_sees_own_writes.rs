@@ -113,6 +113,45 @@ fn puts_removals_and_ranges_show_at_once() {
     }
 }
 
+/// Before it deletes a range of many keys, the transaction has written a few of them, or more than there are: both are looked for in ways of their own.
+#[test]
+fn a_range_takes_what_the_transaction_wrote_there_before() {
+    for (direct, own_writes) in [(false, 3), (false, 1500), (true, 3), (true, 1500)] {
+        let (db, keyspace, mut expected) = layered();
+        let mut txn = match direct {
+            false => db.begin(&[&keyspace]).unwrap(),
+            true => db.begin_direct(&[&keyspace]).unwrap(),
+        };
+        let own = |n: u32| key(n % 1000);
+        for n in 400..400 + own_writes {
+            txn.upsert(&keyspace, &own(n), b"own").unwrap();
+            expected.insert(own(n), b"own".to_vec());
+        }
+        txn.remove(&keyspace, &key(400)).unwrap();
+        expected.remove(&key(400));
+        let mut nested = txn.nested();
+        nested.upsert(&keyspace, &key(401), b"nested").unwrap();
+        nested.upsert(&keyspace, &key(403), b"nested").unwrap();
+        nested.remove_range(&keyspace, &key(402), None).unwrap();
+        let mut left = expected.clone();
+        left.retain(|k, _| *k < key(402));
+        left.insert(key(401), b"nested".to_vec());
+        check(&nested, &keyspace, &left);
+        nested.abort();
+        check(&txn, &keyspace, &expected);
+        txn.remove_range(&keyspace, &key(1), Some(&key(402)))
+            .unwrap();
+        expected.retain(|k, _| *k < key(1) || *k >= key(402));
+        txn.upsert(&keyspace, &key(401), b"later").unwrap();
+        expected.insert(key(401), b"later".to_vec());
+        check(&txn, &keyspace, &expected);
+        txn.commit().unwrap();
+        check(&db.begin(&[&keyspace]).unwrap(), &keyspace, &expected);
+        db.checkpoint().unwrap();
+        check(&db.begin(&[&keyspace]).unwrap(), &keyspace, &expected);
+    }
+}
+
 #[test]
 fn what_was_aborted_is_not_there_for_the_next_transaction() {
     let (db, keyspace, expected) = layered();
