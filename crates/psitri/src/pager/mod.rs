@@ -23,6 +23,7 @@
 
 mod checkpoint;
 mod data_sync;
+mod free_use;
 mod page_map;
 mod run_hints;
 mod shares;
