@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use psitri::{Database, Keyspace, Options};
+use psitri::{Cursor, Database, Keyspace, Options};
 
 const ENTRIES: u32 = 20_000;
 
@@ -103,6 +103,43 @@ fn and_a_queue_stays_quick() {
         db.stats().unwrap().merges - merges >= 3,
         "{ENTRIES} removed entries are not passed again and again"
     );
+}
+
+/// What a deleted range left in the buffer is passed at once, from both ends, in a transaction and in snapshots: nobody reads so much that a merge would pay.
+#[test]
+fn and_a_deleted_range_is_not_read() {
+    let options = Options::new().idle_flush(Duration::from_secs(3600));
+    let db = options.in_memory().unwrap();
+    let keyspace = db.keyspace("entries").unwrap();
+    fill(&db, &keyspace);
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    let (lo, hi) = (&[0x10][..], &[0xf0][..]);
+    txn.remove_range(&keyspace, lo, Some(hi)).unwrap();
+    for key in [&[0x80][..], &[0x80, 0, 0, 0, 7]] {
+        txn.upsert(&keyspace, key, b"written since").unwrap();
+    }
+    let look = |seek: &dyn Fn(&[u8], bool) -> Vec<u8>| {
+        assert_eq!(seek(lo, true), [0x80]);
+        assert_eq!(seek(&[0x81], true)[0], 0xf0);
+        assert_eq!(seek(hi, false), [0x80, 0, 0, 0, 7]);
+        assert_eq!(seek(&[0x7f], false)[0], 0x0f);
+    };
+    let seek = |mut cursor: Cursor<'_>, key: &[u8], forward: bool| {
+        let found = match forward {
+            true => cursor.seek(key),
+            false => cursor.seek_back(key),
+        };
+        assert!(found.unwrap());
+        cursor.key().to_vec()
+    };
+    (0..50).for_each(|_| look(&|key, forward| seek(txn.cursor(&keyspace).unwrap(), key, forward)));
+    txn.commit().unwrap();
+    for _ in 0..50 {
+        let snapshot = db.snapshot();
+        look(&|key, forward| seek(snapshot.cursor(&keyspace).unwrap(), key, forward));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(db.stats().unwrap().merges, 0);
 }
 
 fn fill(db: &Database, keyspace: &Keyspace) {

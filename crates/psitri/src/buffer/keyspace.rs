@@ -17,7 +17,7 @@ use super::cursor::BufferCursor;
 use super::directory::{self, Directory, Table};
 use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef, Found};
 use super::node::{self, Node};
-use super::range_tombstones::{RangeTombstone, RangeTombstones};
+use super::range_tombstones::{Dead, RangeTombstone, RangeTombstones};
 use super::sequence::Sequence;
 use super::writer::BufferWriter;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering, OwnLines};
@@ -160,6 +160,16 @@ impl KeyspaceBuffer {
     /// The least lower bound above a key of a range deletion, whoever sees it.
     pub fn next_range(&self, key: &[u8]) -> Option<&[u8]> {
         self.range_tombstones.next_lo(key)
+    }
+
+    /// Up to where a snapshot that comes upon a deleted key finds nothing more here, if that is known.
+    pub fn dead_after(&self, key: &[u8], csn: u64) -> Option<Dead<'_>> {
+        self.range_tombstones.dead_after(self.memory(), key, csn)
+    }
+
+    /// The same backward: there is nothing between what this gives and the key.
+    pub fn dead_before(&self, key: &[u8], csn: u64) -> Option<&[u8]> {
+        self.range_tombstones.dead_before(self.memory(), key, csn)
     }
 
     /// Whether a range was ever deleted here.

@@ -51,7 +51,7 @@ pub use error::BufferError;
 pub use keyspace::{BufferStats, KeyspaceBuffer};
 #[cfg(not(loom))]
 pub(crate) use keyspace::{PREFETCH_KEYS_MAX, hash_of, hashes_of, wide_hash_of};
-pub use range_tombstones::{RangeTombstone, TombstoneRef};
+pub use range_tombstones::{Dead, RangeTombstone, TombstoneRef};
 pub use writer::{BufferWriter, Watermark, WriteOutcome};
 
 /// Longest key.

@@ -2,7 +2,7 @@
 //!
 //! A published set is immutable: a few sorted runs of falling length (a new tombstone is a run of one, and runs of similar length are
 //! folded, as in a binary counter), each of them searched as an interval tree. Adding n tombstones costs O(n log n)
-//! in time and in retained memory. Only the commit sequence number of a tombstone changes. Bounds are compared by their heads, the 8 bytes behind what all lower
+//! in time and in retained memory. Only the commit sequence number of a tombstone changes, and [what was written in it since](Written). Bounds are compared by their heads, the 8 bytes behind what all lower
 //! bounds of a run begin with: a search looks at few tombstones, each of which is elsewhere in memory.
 //!
 //! # Thread safety
@@ -19,9 +19,14 @@
 //! None but memory.
 #![allow(unsafe_code)] // a published pointer to an immutable set
 
-use super::entry::CSN_UNCOMMITTED;
+mod written;
+
+use super::arena::Memory;
+use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef};
 use crate::node::{common_prefix, head};
 use crate::sync::{Arc, AtomicPtr, AtomicU64, Ordering};
+pub use written::Dead;
+pub(super) use written::Written;
 
 /// Deletion of all keys in `lo..hi`.
 #[derive(Debug)]
@@ -32,6 +37,7 @@ pub struct RangeTombstone {
     /// Counts the tombstones of the buffer. One writer commits one transaction after the other, so later serials never have
     /// smaller numbers.
     serial: u32,
+    written: Written,
 }
 
 impl RangeTombstone {
@@ -317,21 +323,48 @@ impl Run {
         }
     }
 
-    /// The least lower bound above the key.
-    fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
-        let after = self.head_sought(key).map_or(0, |head| {
-            let (mut from, mut to) = (0, self.items.len());
-            while from < to {
-                let middle = from + (to - from) / 2;
-                if self.begins(middle, key, head) {
-                    from = middle + 1;
-                } else {
-                    to = middle;
-                }
-            }
-            from
-        });
-        self.items.get(after).map(|item| item.lo())
+    /// The least lower bound above the key, of tombstones with a serial above `serial`.
+    fn next_lo(&self, key: &[u8], serial: u32) -> Option<&[u8]> {
+        let head = self.head_sought(key);
+        let index = self.next_in(0, self.items.len(), key, head, serial)?;
+        Some(self.items[index].lo())
+    }
+
+    /// As [`Run::next_lo`], the index in `from..to`. No head: the key is less than all lower bounds.
+    fn next_in(
+        &self,
+        from: usize,
+        to: usize,
+        key: &[u8],
+        head: Option<u64>,
+        serial: u32,
+    ) -> Option<usize> {
+        if self.newest_serial(from, to) <= serial {
+            return None;
+        }
+        let middle = from + (to - from) / 2;
+        if head.is_some_and(|head| self.begins(middle, key, head)) {
+            return self.next_in(middle + 1, to, key, head, serial);
+        }
+        let is_it = self.items[middle].serial > serial;
+        self.next_in(from, middle, key, head, serial)
+            .or(is_it.then_some(middle))
+            .or_else(|| self.next_in(middle + 1, to, key, head, serial))
+    }
+
+    /// Whether one of `from..to` with a serial above `serial` ends behind `after`, and not behind `key`.
+    fn ends_between(&self, from: usize, to: usize, after: &[u8], key: &[u8], serial: u32) -> bool {
+        if self.newest_serial(from, to) <= serial {
+            return false;
+        }
+        let middle = from + (to - from) / 2;
+        if !self.item(self.subtrees[middle].furthest).ends_after(after) {
+            return false;
+        }
+        let item = &self.items[middle];
+        item.serial > serial && item.ends_after(after) && !item.ends_after(key)
+            || self.ends_between(from, middle, after, key, serial)
+            || *item.lo < *key && self.ends_between(middle + 1, to, after, key, serial)
     }
 }
 
@@ -339,6 +372,8 @@ impl Run {
 #[derive(Debug)]
 struct Set {
     runs: Vec<Arc<Run>>,
+    /// Those of which it is known what was written in them since, once more.
+    known: Vec<Arc<Run>>,
     /// Tombstones ever added.
     serial: u32,
     older: *mut Set,
@@ -391,12 +426,54 @@ impl RangeTombstones {
     /// The least lower bound above the key, of tombstones of any number: none begins between.
     pub fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
         let runs = self.set().into_iter().flat_map(|set| &set.runs);
-        let begins = runs.filter_map(|run| run.next_lo(key));
+        let begins = runs.filter_map(|run| run.next_lo(key, 0));
         begins.min()
     }
 
+    /// A value is about to be written to an entry. Writer only.
+    #[inline(always)]
+    pub fn note_written(&self, memory: Memory<'_>, entry: EntryRef) {
+        if let Some(set) = self.set() {
+            set.note_written(memory, entry);
+        }
+    }
+
+    /// Up to where a reader who comes upon a deleted key finds nothing more in the buffer; `None` if the key is not deleted by a range, or this is not known.
+    /// Costs two searches.
+    pub fn dead_after<'b>(
+        &'b self,
+        memory: Memory<'b>,
+        key: &[u8],
+        csn_max: u64,
+    ) -> Option<Dead<'b>> {
+        let set = self.set()?;
+        let Best { item, serial, .. } = set.cover(key, csn_max);
+        let dead = item?.dead_after(memory, key)?;
+        // Where a newer one begins, it is that which knows.
+        let begins = set.runs.iter().filter_map(|run| run.next_lo(key, serial));
+        Some(match (dead, begins.min()) {
+            (Dead::Until(end), Some(lo)) => Dead::Until(end.min(lo)),
+            (Dead::ToTheEnd, Some(lo)) => Dead::Until(lo),
+            (dead, None) => dead,
+        })
+    }
+
+    /// The same for who goes backward: there is nothing between what this gives and the key.
+    pub fn dead_before<'b>(
+        &'b self,
+        memory: Memory<'b>,
+        key: &[u8],
+        csn_max: u64,
+    ) -> Option<&'b [u8]> {
+        let set = self.set()?;
+        let Best { item, serial, .. } = set.cover(key, csn_max);
+        let end = item?.dead_before(memory, key)?;
+        let is_newest = |run: &Arc<Run>| !run.ends_between(0, run.items.len(), end, key, serial);
+        set.runs.iter().all(is_newest).then_some(end)
+    }
+
     /// Adds an uncommitted tombstone. Writer only.
-    pub fn add(&self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
+    pub fn add(&self, lo: &[u8], hi: Option<&[u8]>, written: Written) -> TombstoneRef {
         let before = self.set().map_or(0, |set| set.serial);
         let serial = before.checked_add(1);
         let serial = serial.expect("a buffer's memory is less than what so many take");
@@ -405,20 +482,21 @@ impl RangeTombstones {
             hi: hi.map(Into::into),
             csn: AtomicU64::new(CSN_UNCOMMITTED),
             serial,
+            written,
         });
-        let older = self.current.load(Ordering::Relaxed);
-        let mut runs = self.set().map(|set| set.runs.clone()).unwrap_or_default();
-        let mut items = vec![tombstone.clone()];
-        while let Some(last) = runs.pop_if(|last| last.items.len() <= items.len()) {
-            items = merge(&last.items, &items);
-        }
-        if !items.is_empty() {
-            runs.push(Arc::new(Run::new(items)));
+        let (mut runs, mut known) = match self.set() {
+            Some(set) => (set.runs.clone(), set.known.clone()),
+            None => Default::default(),
+        };
+        fold(&mut runs, &tombstone);
+        if tombstone.written.is_known() {
+            fold(&mut known, &tombstone);
         }
         let set = Box::into_raw(Box::new(Set {
             runs,
+            known,
             serial,
-            older,
+            older: self.current.load(Ordering::Relaxed),
         }));
         self.current.store(set, Ordering::Release);
         TombstoneRef(tombstone)
@@ -462,14 +540,37 @@ impl RangeTombstones {
 }
 
 impl Set {
-    #[cold]
     fn cover(&self, key: &[u8], csn_max: u64) -> Best<'_> {
-        let mut best = Best::default();
-        // The last run holds the newest tombstones.
-        for run in self.runs.iter().rev() {
-            run.cover(key, csn_max, &mut best);
+        cover(&self.runs, key, csn_max)
+    }
+
+    #[cold]
+    fn note_written(&self, memory: Memory<'_>, entry: EntryRef) {
+        let key = Entry::of(memory, entry).key();
+        if let Some(item) = cover(&self.known, key, CSN_UNCOMMITTED).item {
+            item.written.note(memory, entry);
         }
-        best
+    }
+}
+
+#[cold]
+fn cover<'r>(runs: &'r [Arc<Run>], key: &[u8], csn_max: u64) -> Best<'r> {
+    let mut best = Best::default();
+    // The last run holds the newest tombstones.
+    for run in runs.iter().rev() {
+        run.cover(key, csn_max, &mut best);
+    }
+    best
+}
+
+/// Adds a tombstone to runs of falling length.
+fn fold(runs: &mut Vec<Arc<Run>>, tombstone: &Arc<RangeTombstone>) {
+    let mut items = vec![Arc::clone(tombstone)];
+    while let Some(last) = runs.pop_if(|last| last.items.len() <= items.len()) {
+        items = merge(&last.items, &items);
+    }
+    if !items.is_empty() {
+        runs.push(Arc::new(Run::new(items)));
     }
 }
 
@@ -511,12 +612,12 @@ mod tests {
     #[test]
     fn an_undone_tombstone_covers_nothing() {
         let tombstones = RangeTombstones::new();
-        let first = tombstones.add(b"b", Some(b"d"));
+        let first = tombstones.add(b"b", Some(b"d"), Written::nothing());
         assert_eq!(tombstones.cover(b"c", 5), 0);
         assert_eq!(tombstones.cover(b"c", CSN_UNCOMMITTED), CSN_UNCOMMITTED);
         tombstones.undo(&first);
         assert_eq!(tombstones.cover(b"c", CSN_UNCOMMITTED), 0);
-        let second = tombstones.add(b"", None);
+        let second = tombstones.add(b"", None, Written::nothing());
         tombstones.stamp(&second, 3);
         assert_eq!(tombstones.cover(b"c", 2), 0);
         assert_eq!(tombstones.cover(b"", 3), 3);
@@ -555,7 +656,7 @@ mod tests {
             let tombstones = RangeTombstones::new();
             for (lo, hi, csn) in &ranges {
                 let hi = hi.map(key_of);
-                let tombstone = tombstones.add(&key_of(*lo), hi.as_deref());
+                let tombstone = tombstones.add(&key_of(*lo), hi.as_deref(), Written::nothing());
                 if *csn == 0 {
                     tombstones.undo(&tombstone);
                 } else {

@@ -32,7 +32,7 @@ use super::entry::{
 };
 use super::error::BufferError;
 use super::keyspace::KeyspaceBuffer;
-use super::range_tombstones::TombstoneRef;
+use super::range_tombstones::{TombstoneRef, Written};
 use crate::sync::{Arc, Mutex, Ordering};
 use placing::{Inserter, Placing};
 
@@ -40,6 +40,12 @@ use placing::{Inserter, Placing};
 const CHARGE_BYTES: u64 = 1 << 10;
 /// Versions are written before it is asked again what all readers see. Few in tests, so that memory is used again everywhere.
 const SEEN_VERSIONS_MAX: u32 = if cfg!(debug_assertions) { 3 } else { 256 };
+/// Entries that it takes less to pass one by one than to look for where they end. Few in tests.
+const MANY_ENTRIES: u32 = if cfg!(any(loom, debug_assertions)) {
+    2
+} else {
+    64
+};
 /// What a range tombstone takes beside its bounds, about: itself, its set, its places in the runs that were folded.
 const RANGE_TOMBSTONE_BYTES: u64 = 1 << 10;
 
@@ -189,6 +195,9 @@ impl BufferWriter {
     ) -> Result<WriteOutcome, BufferError> {
         check_payload(kind, payload)?;
         let memory = self.buffer.memory();
+        if kind != Kind::Tombstone {
+            self.buffer.range_tombstones.note_written(memory, entry);
+        }
         let head = Entry::of(memory, entry).head();
         self.seen_versions_left = self.seen_versions_left.saturating_sub(1);
         let version = if head == 0 {
@@ -272,10 +281,42 @@ impl BufferWriter {
     /// Deletes a range, uncommitted. Versions of the same transaction inside of the range go on to win over it:
     /// turn those that are older than the deletion into tombstones (see `uncommitted_in_range`).
     pub fn add_range_tombstone(&mut self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
+        let written = match self.has_many(lo, hi) {
+            true => Written::nothing(),
+            false => Written::unknown(),
+        };
+        self.add_range(lo, hi, written)
+    }
+
+    /// The same for a transaction that is written anew, its steps in any order: versions that win over the deletion may be there already.
+    pub fn put_back_range_tombstone(&mut self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
+        self.add_range(lo, hi, Written::unknown())
+    }
+
+    /// Whether there are so many entries in a range that those who come upon them should not have to pass all of them.
+    fn has_many(&self, lo: &[u8], hi: Option<&[u8]>) -> bool {
+        let mut cursor = self.cursor();
+        let mut more = cursor.seek_ge(lo);
+        let mut steps = 0;
+        while more && hi.is_none_or(|hi| cursor.key() < hi) {
+            if steps >= MANY_ENTRIES {
+                return true;
+            }
+            // Most ranges have few.
+            let stride = (steps + 1).min(MANY_ENTRIES);
+            for _ in 0..stride {
+                more = more && cursor.next();
+            }
+            steps += stride;
+        }
+        false
+    }
+
+    fn add_range(&mut self, lo: &[u8], hi: Option<&[u8]>, written: Written) -> TombstoneRef {
         let bounds = lo.len() + hi.map_or(0, <[u8]>::len);
         let bytes = bounds as u64 + RANGE_TOMBSTONE_BYTES;
         self.buffer.arena().charge(bytes);
-        self.buffer.range_tombstones.add(lo, hi)
+        self.buffer.range_tombstones.add(lo, hi, written)
     }
 
     /// Gives a range deletion the number of its commit.

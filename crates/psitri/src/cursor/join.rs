@@ -16,7 +16,7 @@ use std::{cmp::Ordering, ops::ControlFlow};
 use super::{At, Cursor, Layer};
 use crate::{
     Result,
-    buffer::Found,
+    buffer::{Dead, Found},
     expiry,
     layers::{read_large, read_stored},
     node::{Leaf, Stored, compare_keys},
@@ -25,6 +25,8 @@ use crate::{
 
 /// How many entries ahead the values outside of leaves are asked for.
 pub(super) const VALUES_AHEAD: usize = 8;
+/// So many entries of a layer without a value are passed before it is asked whether a range deleted them, and what follows them: that costs as much. Few in tests.
+const DEAD_ENTRIES_MIN: u32 = if cfg!(debug_assertions) { 1 } else { 16 };
 
 /// The index behind, or before, another in a leaf. One that wraps is in no leaf, and in no run.
 #[inline(always)]
@@ -209,6 +211,7 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(super) fn settle(&mut self) -> Result<bool> {
         self.run = 0..0;
+        let mut patience = DEAD_ENTRIES_MIN;
         loop {
             self.at = self.order.first().copied().unwrap_or(At::Nowhere);
             if self.at == At::Nowhere || self.is_outside(self.key()) {
@@ -239,7 +242,14 @@ impl<'a> Cursor<'a> {
                     }
                 }
                 At::Tree if self.has_ranges => self.pass_covered()?,
-                _ => self.advance(0)?,
+                At::Layer(index) if patience == 0 => {
+                    self.pass_dead(index)?;
+                    patience = DEAD_ENTRIES_MIN;
+                }
+                _ => {
+                    self.advance(0)?;
+                    patience = patience.saturating_sub(1);
+                }
             }
         }
     }
@@ -255,10 +265,7 @@ impl<'a> Cursor<'a> {
         let (leaf, index) = self.tree.leaf().expect("the tree stands on a key");
         let (first, last) = (self.tree.first(), leaf.len() - 1);
         let moved = match (self.forward, range.hi()) {
-            (true, None) => {
-                self.order.remove(0);
-                return Ok(());
-            }
+            (true, None) => Ok(false),
             (true, Some(hi)) if leaf.cmp_key(last, hi).is_lt() => self.tree.seek_ge(hi),
             (true, Some(hi)) => {
                 self.tree.set_index(leaf.lower_bound_from(index + 1, hi));
@@ -274,17 +281,43 @@ impl<'a> Cursor<'a> {
                 Ok(true)
             }
         };
-        match moved {
-            Ok(true) => self.sift(0),
-            Ok(false) => {
-                self.order.remove(0);
-            }
-            Err(error) => {
-                self.at = At::Nowhere;
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.moved(0, moved)
+    }
+
+    /// Moves a layer, the first source, past its key, which has no value, and past what a range has deleted that deleted the key: one of a newer layer, or of its
+    /// own as far as nothing was written there since.
+    #[inline(never)]
+    fn pass_dead(&mut self, index: usize) -> Result<()> {
+        let (newer, rest) = self.layers.split_at_mut(index);
+        let Layer {
+            cursor,
+            buffer: Some(buffer),
+            csn,
+            ..
+        } = &mut rest[0]
+        else {
+            return self.advance(0);
+        };
+        let key = cursor.key();
+        let over = |l: &Layer<'a>| l.buffer.and_then(|buffer| buffer.covering(key, l.csn));
+        let range = newer.iter().find_map(over);
+        let has_key = match (range, self.forward) {
+            (Some(range), true) => match range.hi() {
+                Some(hi) => cursor.seek_ge(hi),
+                None => false,
+            },
+            (Some(range), false) => cursor.seek_lt(range.lo()),
+            (None, true) => match buffer.dead_after(key, *csn) {
+                Some(Dead::Until(end)) => cursor.seek_ge(end),
+                Some(Dead::ToTheEnd) => false,
+                None => cursor.next(),
+            },
+            (None, false) => match buffer.dead_before(key, *csn) {
+                Some(end) => cursor.seek_le(end),
+                None => cursor.prev(),
+            },
+        };
+        self.moved(0, Ok(has_key))
     }
 
     /// Moves the source at a place of `order` by one key, and puts it where it belongs then.
@@ -296,6 +329,12 @@ impl<'a> Cursor<'a> {
             At::Tree if self.forward => self.tree.next(),
             At::Tree => self.tree.prev(),
         };
+        self.moved(place, has_key)
+    }
+
+    /// Puts a source where it belongs that was moved to another key, or has none any more.
+    #[inline(always)]
+    fn moved(&mut self, place: usize, has_key: Result<bool>) -> Result<()> {
         match has_key {
             Ok(true) => self.sift(place),
             Ok(false) => {

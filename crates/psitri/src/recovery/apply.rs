@@ -252,7 +252,7 @@ impl Recovery {
             }
             Op::DeleteRange { lo, hi, .. } => {
                 if let Some(writer) = self.writer(record, target) {
-                    let range = writer.add_range_tombstone(lo, hi);
+                    let range = writer.put_back_range_tombstone(lo, hi);
                     writer.stamp_range_tombstone(&range, record.csn);
                 }
                 Ok(())

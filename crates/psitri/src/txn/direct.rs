@@ -347,7 +347,7 @@ impl Part {
                 }
             }
             Copied::Range(lo, hi) => {
-                let tombstone = buffer.add_range_tombstone(&lo, hi.as_deref());
+                let tombstone = buffer.put_back_range_tombstone(&lo, hi.as_deref());
                 let bounds = (lo.into(), hi.map(Into::into));
                 slot.touched
                     .push(Touched::Range(Box::new((tombstone, bounds))));
