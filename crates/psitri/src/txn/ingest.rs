@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{
     Expiry, Keyspace, Result,
-    buffer::Kind,
     expiry::{check_expiring_value, stored},
     pager::Sink,
     recovery::OP_BYTES_EXPECTED,
     sync::Arc,
     tree::{self, Root, Terms},
+    wal::ops::Write,
 };
 
 /// Operations that are still logged, if the buffer is not smaller. More are cheaper in a checkpoint, which writes them once.
@@ -80,7 +80,6 @@ impl Load {
     }
 }
 
-#[derive(Default)]
 struct Collected {
     run: Run,
     /// The greatest key of the runs before, if they were in order and there are any.
@@ -90,6 +89,14 @@ struct Collected {
 }
 
 impl Collected {
+    fn new(keyspace: u32) -> Collected {
+        Collected {
+            run: Run::new(keyspace),
+            last: None,
+            is_mixed: false,
+        }
+    }
+
     /// Notes whether a key that is about to be added comes behind the runs before.
     #[inline]
     fn look_at(&mut self, key: &[u8]) {
@@ -290,7 +297,11 @@ impl WriteTxn {
         }
         let buffer_bytes = self.db.engine.options.buffer_bytes;
         Ok(Load {
-            collected: self.parts.iter().map(|_| Collected::default()).collect(),
+            collected: self
+                .parts
+                .iter()
+                .map(|part| Collected::new(part.id))
+                .collect(),
             bytes_used: 0,
             bytes_max: (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX),
         })
@@ -303,7 +314,7 @@ impl WriteTxn {
         let bytes_before = collected.run.bytes_used();
         collected.look_at(key);
         match step {
-            Step::Remove => collected.run.push(key, Kind::Tombstone, &[]),
+            Step::Remove => collected.run.push(key, Write::Delete),
             Step::Put(value, expires) => {
                 let with_moment;
                 let value = match expires {
@@ -319,12 +330,12 @@ impl WriteTxn {
                     }
                 };
                 if value.len() <= VALUE_BUFFERED_BYTES_MAX {
-                    collected.run.push(key, Kind::Value, value);
+                    collected.run.push(key, Write::Put(value));
                 } else {
                     self.forgo_log();
                     let (pointer, _) = self.place_large(value)?;
                     self.large_values.push((self.parts[index].slot, pointer));
-                    collected.run.push(key, Kind::Large, &pointer.encode());
+                    collected.run.push(key, Write::PutLarge(&pointer.encode()));
                 }
             }
         }
@@ -373,25 +384,20 @@ impl WriteTxn {
             run.sort();
             let part = &self.parts[*index];
             let now = self.part_now(part);
-            let (root, id) = (part.root, part.id);
-            let private = self.private.as_mut().expect("the transaction is direct");
-            let mut ops = private.ops.as_mut().filter(|_| engine.log.is_some());
-            if let Some(ops) = &mut ops {
-                ops.reserve(run.content_bytes());
-            }
-            let mut changes = run.changes(&mut adopted, ops.map(|ops| (ops, id)));
+            let mut changes = run.changes(&mut adopted);
             roots.push(tree::merge(
                 &mut sink,
-                root,
+                part.root,
                 &[],
                 &mut changes,
                 Terms::at(now),
             )?);
         }
         let changes = sink.finish()?;
+        let private = self.private.as_mut().expect("the transaction is direct");
         for ((index, run), root) in runs.into_iter().zip(roots) {
             self.parts[index].root = root;
-            run.clear();
+            run.clear(private.ops.as_mut().filter(|_| engine.log.is_some()));
         }
         // As they were added: a sorted run has forgotten what equal keys took.
         load.bytes_used -= bytes;

@@ -3,22 +3,24 @@
 //! The write buffer would keep them in order all the time, in a tree and a hash table: two cache misses an entry. A run appends, notes
 //! in how many bytes all keys agree, and sorts by those behind.
 //!
+//! It keeps them as the log has them: a load that is small enough to be logged has its record at once.
+//!
 //! # Invariants
-//! (1) `bytes` holds whole entries, each where `places` says: key length u32, payload length u32, kind u8, key, payload.
+//! (1) `places` says where operations of `ops` begin.
 //! (2) All keys agree in their first `shared_bytes` bytes.
-//! (3) After [`Run::sort`], keys ascend, and of equal keys only the entry that came last is left.
+//! (3) After [`Run::sort`], keys ascend, and of equal keys only the entry that came last is left. `ops` has all, in the order of their arrival.
 
 use crate::{
     Result,
-    buffer::Kind,
     key_sort::{Place, sort_by_key},
     node::{ValuePointer, common_prefix},
     prefetch,
     tree::{Change, ChangeStream},
-    wal::ops::OpsBuilder,
+    wal::ops::{EntryOp, OpsBuilder, Write},
 };
 
-const HEADER_BYTES: usize = 9;
+/// What an entry takes beside its key and payload, about.
+const HEADER_BYTES: usize = 5;
 /// How many entries ahead of its use an entry is asked for.
 const AHEAD: usize = 8;
 /// How many of its cache lines.
@@ -26,16 +28,26 @@ const LINES_AHEAD: usize = 3;
 /// An entry's share of `places`.
 const PLACE_BYTES: usize = size_of::<Place>();
 
-/// Entries, and removals as entries of kind `Tombstone`, in the order of their arrival, then of their keys. See the module text.
-#[derive(Default)]
+/// Entries of a keyspace, and removals, in the order of their arrival, then of their keys. See the module text.
 pub(super) struct Run {
-    bytes: Vec<u8>,
+    keyspace: u32,
+    ops: OpsBuilder,
     places: Vec<Place>,
     shared_bytes: usize,
     is_mixed: bool,
 }
 
 impl Run {
+    pub fn new(keyspace: u32) -> Run {
+        Run {
+            keyspace,
+            ops: OpsBuilder::new(),
+            places: Vec::new(),
+            shared_bytes: 0,
+            is_mixed: false,
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -52,17 +64,15 @@ impl Run {
 
     /// Memory in use.
     pub fn bytes_used(&self) -> usize {
-        self.bytes.len() + self.places.len() * PLACE_BYTES
+        self.ops.bytes_len() + self.places.len() * PLACE_BYTES
     }
 
-    /// Bytes of the entries, what says where they are left out.
-    pub fn content_bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Forgets everything but the memory.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
+    /// Forgets everything but the memory. Adds what it had to the operations for the log, if there are any to add to.
+    pub fn clear(&mut self, ops: Option<&mut OpsBuilder>) {
+        match ops {
+            Some(ops) => ops.take(&mut self.ops),
+            None => self.ops.clear(),
+        }
         self.places.clear();
         (self.shared_bytes, self.is_mixed) = (0, false);
     }
@@ -71,13 +81,13 @@ impl Run {
     pub fn reserve(&mut self, entries: usize, entry_bytes: usize, bytes_max: usize) {
         let entry_bytes = HEADER_BYTES + entry_bytes;
         let entries = entries.min(bytes_max / (entry_bytes + PLACE_BYTES));
-        self.bytes.reserve(entries * entry_bytes);
+        self.ops.reserve(entries * entry_bytes);
         self.places.reserve(entries);
     }
 
-    /// Adds an entry. The run is smaller than 2 GiB, a payload than 4 GiB.
+    /// Adds an entry. The run is smaller than 2 GiB, a value than 4 GiB.
     #[inline]
-    pub fn push(&mut self, key: &[u8], kind: Kind, payload: &[u8]) {
+    pub fn push(&mut self, key: &[u8], write: Write<'_>) {
         match (self.places.first(), self.places.last()) {
             (Some(first), Some(last)) => {
                 let agreed = &self.key(first.at())[..self.shared_bytes];
@@ -88,46 +98,18 @@ impl Run {
             }
             _ => self.shared_bytes = key.len(),
         }
-        let at = self.bytes.len() as u32;
+        let at = self.ops.bytes_len() as u32;
         self.places.push(Place::new(0, at));
-        let mut header = [0; HEADER_BYTES];
-        header[..4].copy_from_slice(&(key.len() as u32).to_le_bytes());
-        header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-        header[8] = kind as u8;
-        self.bytes.extend_from_slice(&header);
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(payload);
-    }
-
-    #[inline(always)]
-    fn header(&self, at: u32) -> (usize, usize, u8) {
-        let header = &self.bytes[at as usize..][..HEADER_BYTES];
-        let word = |at: usize| {
-            let bytes = header[at..at + 4].try_into().expect("four bytes");
-            u32::from_le_bytes(bytes) as usize
-        };
-        (word(0), word(4), header[8])
+        match write {
+            Write::Put(value) => self.ops.put(self.keyspace, key, value),
+            Write::PutLarge(pointer) => self.ops.put_large(self.keyspace, key, pointer),
+            Write::Delete => self.ops.delete(self.keyspace, key),
+        }
     }
 
     #[inline(always)]
     fn key(&self, at: u32) -> &[u8] {
-        let (key_bytes, ..) = self.header(at);
-        &self.bytes[at as usize + HEADER_BYTES..][..key_bytes]
-    }
-
-    fn change(&self, at: u32) -> (&[u8], Change<'_>) {
-        let (key_bytes, payload_bytes, kind) = self.header(at);
-        let entry = &self.bytes[at as usize + HEADER_BYTES..][..key_bytes + payload_bytes];
-        let (key, payload) = entry.split_at(key_bytes);
-        let change = if kind == Kind::Value as u8 {
-            Change::Put(payload)
-        } else if kind == Kind::Tombstone as u8 {
-            Change::Delete
-        } else {
-            let pointer = payload.try_into().expect("a pointer has a fixed size");
-            Change::Adopt(ValuePointer::decode(pointer))
-        };
-        (key, change)
+        self.ops.entry_at(at as usize).key
     }
 
     /// Brings the entries in the order of their keys (3).
@@ -150,55 +132,61 @@ impl Run {
         self.is_mixed = false;
     }
 
-    /// The entries as a stream for a merge. What passes is added to `ops` as operations on the keyspace, if there are any to add to; values
-    /// outside of the run are not, but their addresses are added to `adopted`.
-    pub fn changes<'r>(
-        &'r self,
-        adopted: &'r mut Vec<u64>,
-        ops: Option<(&'r mut OpsBuilder, u32)>,
-    ) -> RunChanges<'r> {
+    /// The entries as a stream for a merge. The addresses of values outside of the run are added to `adopted`.
+    pub fn changes<'r>(&'r self, adopted: &'r mut Vec<u64>) -> RunChanges<'r> {
         debug_assert!(!self.is_mixed, "the run is sorted");
-        RunChanges {
+        let mut changes = RunChanges {
             run: self,
             next: 0,
+            present: None,
             adopted,
-            ops,
-        }
+        };
+        changes.look();
+        changes
     }
 }
 
 pub(super) struct RunChanges<'r> {
     run: &'r Run,
     next: usize,
+    /// The operation at `next`.
+    present: Option<EntryOp<'r>>,
     adopted: &'r mut Vec<u64>,
-    ops: Option<(&'r mut OpsBuilder, u32)>,
+}
+
+impl RunChanges<'_> {
+    #[inline(always)]
+    fn look(&mut self) {
+        let place = self.run.places.get(self.next);
+        self.present = place.map(|place| self.run.ops.entry_at(place.at() as usize));
+    }
 }
 
 impl ChangeStream for RunChanges<'_> {
     #[inline]
     fn key(&self) -> Option<&[u8]> {
-        let place = self.run.places.get(self.next)?;
-        Some(self.run.key(place.at()))
+        self.present.map(|present| present.key)
     }
 
     #[inline]
     fn change(&self) -> Change<'_> {
-        self.run.change(self.run.places[self.next].at()).1
+        match self.present.expect("there is a change").write {
+            Write::Put(value) => Change::Put(value),
+            Write::PutLarge(pointer) => Change::Adopt(ValuePointer::decode(pointer)),
+            Write::Delete => Change::Delete,
+        }
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        let run = self.run;
-        let (key, change) = run.change(run.places[self.next].at());
-        match (change, &mut self.ops) {
-            (Change::Adopt(pointer), _) => self.adopted.push(pointer.address_units()),
-            (Change::Put(value), Some((ops, keyspace))) => ops.put(*keyspace, key, value),
-            (Change::Delete, Some((ops, keyspace))) => ops.delete(*keyspace, key),
-            (_, None) => {}
+        if let Change::Adopt(pointer) = self.change() {
+            self.adopted.push(pointer.address_units());
         }
         self.next += 1;
-        if let Some(coming) = run.places.get(self.next + AHEAD) {
-            let at = run.bytes.as_ptr().wrapping_add(coming.at() as usize);
+        self.look();
+        let Run { ops, places, .. } = self.run;
+        if let Some(coming) = places.get(self.next + AHEAD) {
+            let at = ops.payload().as_ptr().wrapping_add(coming.at() as usize);
             for line in 0..LINES_AHEAD {
                 prefetch::line(at.wrapping_add(line * prefetch::LINE_BYTES));
             }
@@ -216,7 +204,7 @@ mod tests {
     fn drain(run: &mut Run) -> Vec<(Vec<u8>, Vec<u8>)> {
         run.sort();
         let mut adopted = Vec::new();
-        let mut changes = run.changes(&mut adopted, None);
+        let mut changes = run.changes(&mut adopted);
         let mut drained = Vec::new();
         while let Some(key) = changes.key().map(<[u8]>::to_vec) {
             let Change::Put(value) = changes.change() else {
@@ -232,7 +220,7 @@ mod tests {
     fn a_run_comes_out_as_a_map_would() {
         for seed in 0..300 {
             let mut random = SmallRng::seed_from_u64(seed);
-            let mut run = Run::default();
+            let mut run = Run::new(7);
             for _ in 0..3 {
                 let mut expected = BTreeMap::new();
                 let prefix = vec![b'p'; random.random_range(0..20)];
@@ -240,26 +228,26 @@ mod tests {
                     let mut key = prefix.clone();
                     let tail = random.random_range(0..12);
                     key.extend((0..tail).map(|_| random.random_range(0..3u8)));
-                    run.push(&key, Kind::Value, &number.to_le_bytes());
+                    run.push(&key, Write::Put(&number.to_le_bytes()));
                     expected.insert(key, number.to_le_bytes().to_vec());
                 }
                 assert_eq!(run.is_empty(), expected.is_empty());
                 let expected: Vec<_> = expected.into_iter().collect();
                 assert_eq!(drain(&mut run), expected, "seed {seed}");
-                run.clear();
+                run.clear(None);
             }
         }
     }
 
     #[test]
     fn ascending_keys_are_left_where_they_are() {
-        let mut run = Run::default();
+        let mut run = Run::new(7);
         for number in 0..1000u32 {
-            run.push(&number.to_be_bytes(), Kind::Value, b"v");
+            run.push(&number.to_be_bytes(), Write::Put(b"v"));
         }
         assert!(!run.is_mixed);
         assert_eq!(drain(&mut run).len(), 1000);
-        run.push(&999u32.to_be_bytes(), Kind::Value, b"w");
+        run.push(&999u32.to_be_bytes(), Write::Put(b"w"));
         assert!(run.is_mixed, "an equal key is not above the last");
         let entries = drain(&mut run);
         assert_eq!(entries.len(), 1000);

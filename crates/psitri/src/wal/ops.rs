@@ -225,10 +225,64 @@ impl OpsBuilder {
         self.field(key);
     }
 
-    /// Adds the operations of another list.
-    pub fn append(&mut self, other: &OpsBuilder) {
-        for op in OpsIter::new(other.payload(), other.op_count()) {
-            self.push(op.expect("a list of operations can be read"));
+    /// Takes the operations of another list over, behind its own, and leaves it empty.
+    pub fn take(&mut self, other: &mut OpsBuilder) {
+        if self.is_empty() {
+            std::mem::swap(self, other);
+        } else {
+            // A list names a keyspace where it first has one.
+            self.bytes.extend_from_slice(&other.bytes);
+            self.op_count = self.op_count.saturating_add(other.op_count);
+            self.keyspace = other.keyspace.or(self.keyspace);
+        }
+        other.clear();
+    }
+
+    /// The operation on an entry that begins at a byte of the payload: [`OpsBuilder::put`], [`put_large`](OpsBuilder::put_large) or
+    /// [`delete`](OpsBuilder::delete) was called when the payload ended there.
+    ///
+    /// # Panics
+    /// If that is not so.
+    #[inline]
+    #[must_use]
+    pub fn entry_at(&self, at: usize) -> EntryOp<'_> {
+        let (tag, mut at) = (self.bytes[at], at + 1);
+        if tag & FLAG_SAME_KEYSPACE == 0 {
+            self.number_at(&mut at);
+        }
+        let key = self.field_at(&mut at);
+        let write = match tag & KIND_MASK {
+            PUT => Write::Put(self.field_at(&mut at)),
+            PUT_LARGE => {
+                let pointer = self.bytes[at..at + POINTER_BYTES].try_into();
+                Write::PutLarge(pointer.expect("a pointer has a fixed size"))
+            }
+            DELETE => Write::Delete,
+            _ => panic!("no operation on an entry begins here"),
+        };
+        EntryOp { key, write }
+    }
+
+    #[inline(always)]
+    fn field_at(&self, at: &mut usize) -> &[u8] {
+        let bytes = self.number_at(at) as usize;
+        let field = &self.bytes[*at..*at + bytes];
+        *at += bytes;
+        field
+    }
+
+    #[inline(always)]
+    fn number_at(&self, at: &mut usize) -> u64 {
+        let mut number = 0;
+        let mut shift = 0;
+        loop {
+            let byte = self.bytes[*at];
+            *at += 1;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return number;
+            }
+            shift += 7;
         }
     }
 
@@ -287,6 +341,26 @@ impl OpsBuilder {
         }
         self.bytes.push(number as u8);
     }
+}
+
+/// An operation on an entry: its key, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryOp<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// What becomes of it.
+    pub write: Write<'a>,
+}
+
+/// What an operation on an entry does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write<'a> {
+    /// Sets a value.
+    Put(&'a [u8]),
+    /// Sets a value that lies in the data file.
+    PutLarge(&'a [u8; POINTER_BYTES]),
+    /// Removes the key.
+    Delete,
 }
 
 /// Why a payload is no list of operations.
