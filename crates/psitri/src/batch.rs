@@ -14,7 +14,11 @@ use crate::{
     engine::Engine,
     state::{Generation, State},
     sync::{Arc, Condvar, Mutex},
-    txn::{BatchStep, TxnKind, VALUE_BUFFERED_BYTES_MAX, outgrows_buffer},
+    txn::{
+        ORDERED_RUN_BYTES, TxnKind, VALUE_BUFFERED_BYTES_MAX, check_key_bytes, check_value_bytes,
+        outgrows_buffer,
+    },
+    wal::ops::{EntryOp, OpsBuilder, Write},
 };
 
 /// Puts and removals to be applied at once, without reading. Applied by [`Database::write`].
@@ -34,71 +38,16 @@ use crate::{
 pub struct WriteBatch {
     /// All that steps are about, each once.
     keyspaces: SmallVec<[Keyspace; 1]>,
-    /// The steps one behind the other: [`Header`], first bytes, second bytes.
-    bytes: Vec<u8>,
-    steps: usize,
+    /// The steps, as the log will have them.
+    ops: OpsBuilder,
     /// Bytes of keys and values that would go through the write buffer.
     buffered_bytes: usize,
+    longest_key: usize,
+    longest_value: usize,
     has_ranges: bool,
-    /// Of the steps that name one, in their order.
-    expiries: Vec<Expiry>,
+    /// Of the steps that name one, which are the operations with these numbers.
+    expiries: Vec<(u32, Expiry)>,
     durability: Option<Durability>,
-}
-
-/// What a step does with its bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Action {
-    /// A key and a value.
-    Upsert,
-    /// A key and a value that expires: the next of `expiries`.
-    UpsertExpiring,
-    /// A key.
-    Remove,
-    /// A range's ends.
-    RemoveRange,
-    /// A range's lower end.
-    RemoveTail,
-}
-
-/// What is in front of a step's bytes: native words, as a batch never leaves the process.
-struct Header {
-    action: Action,
-    keyspace: u32,
-    first_bytes: usize,
-    second_bytes: usize,
-}
-
-const HEADER_BYTES: usize = 1 + 4 + 8 + 8;
-
-impl Header {
-    fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [self.action as u8; HEADER_BYTES];
-        bytes[1..5].copy_from_slice(&self.keyspace.to_ne_bytes());
-        bytes[5..13].copy_from_slice(&self.first_bytes.to_ne_bytes());
-        bytes[13..].copy_from_slice(&self.second_bytes.to_ne_bytes());
-        bytes
-    }
-
-    /// The header at the front, and what is behind it.
-    fn decode(bytes: &[u8]) -> Option<(Header, &[u8])> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-        let word =
-            |at: usize| usize::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
-        let actions = [
-            Action::Upsert,
-            Action::UpsertExpiring,
-            Action::Remove,
-            Action::RemoveRange,
-            Action::RemoveTail,
-        ];
-        let header = Header {
-            action: actions[usize::from(header[0])],
-            keyspace: u32::from_ne_bytes(header[1..5].try_into().expect("4 bytes")),
-            first_bytes: word(5),
-            second_bytes: word(13),
-        };
-        Some((header, rest))
-    }
 }
 
 impl WriteBatch {
@@ -127,7 +76,8 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn upsert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
-        self.push(Action::Upsert, keyspace, key, value);
+        self.note(keyspace, key, value);
+        self.ops.put(keyspace.core.id, key, value);
     }
 
     /// Sets the value of a key until it expires; see [`WriteTxn::upsert_expiring`]. The time counts from when the batch is applied. In a
@@ -152,8 +102,8 @@ impl WriteBatch {
         value: &[u8],
         expiry: Expiry,
     ) {
-        self.expiries.push(expiry);
-        self.push(Action::UpsertExpiring, keyspace, key, value);
+        self.expiries.push((self.ops.op_count(), expiry));
+        self.upsert(keyspace, key, value);
     }
 
     /// Removes a key, present or not.
@@ -170,7 +120,8 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn remove(&mut self, keyspace: &Keyspace, key: &[u8]) {
-        self.push(Action::Remove, keyspace, key, &[]);
+        self.note(keyspace, key, &[]);
+        self.ops.delete(keyspace.core.id, key);
     }
 
     /// Removes the keys from `lo` up to, but not including, `hi`.
@@ -188,10 +139,10 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn remove_range(&mut self, keyspace: &Keyspace, lo: &[u8], hi: Option<&[u8]>) {
-        match hi {
-            Some(hi) => self.push(Action::RemoveRange, keyspace, lo, hi),
-            None => self.push(Action::RemoveTail, keyspace, lo, &[]),
-        }
+        self.note(keyspace, lo, &[]);
+        self.note(keyspace, hi.unwrap_or_default(), &[]);
+        self.has_ranges = true;
+        self.ops.delete_range(keyspace.core.id, lo, hi);
     }
 
     /// Asks for a durability other than the database's.
@@ -223,7 +174,7 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn len(&self) -> usize {
-        self.steps
+        self.ops.op_count() as usize
     }
 
     /// Whether there are no steps.
@@ -238,68 +189,68 @@ impl WriteBatch {
     /// # Ok(()) }
     /// ```
     pub fn is_empty(&self) -> bool {
-        self.steps == 0
+        self.ops.is_empty()
     }
 
+    /// Counts what a step has.
     #[inline]
-    fn push(&mut self, action: Action, keyspace: &Keyspace, first: &[u8], second: &[u8]) {
+    fn note(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
         let known = |other: &Keyspace| Arc::ptr_eq(&other.core, &keyspace.core);
         // Most batches are about one keyspace, or go on with the last.
-        let keyspace = match self.keyspaces.iter().rposition(known) {
-            Some(index) => index,
-            None => {
-                self.keyspaces.push(keyspace.clone());
-                self.keyspaces.len() - 1
-            }
-        };
-        let header = Header {
-            action,
-            keyspace: u32::try_from(keyspace).expect("there are no more than 65,536 keyspaces"),
-            first_bytes: first.len(),
-            second_bytes: second.len(),
-        };
-        self.bytes
-            .reserve(HEADER_BYTES + first.len() + second.len());
-        self.bytes.extend_from_slice(&header.encode());
-        self.bytes.extend_from_slice(first);
-        self.bytes.extend_from_slice(second);
-        self.steps += 1;
-        self.buffered_bytes += first.len();
-        if second.len() <= VALUE_BUFFERED_BYTES_MAX {
-            self.buffered_bytes += second.len();
+        if !self.keyspaces.iter().rev().any(known) {
+            self.keyspaces.push(keyspace.clone());
         }
-        self.has_ranges |= matches!(action, Action::RemoveRange | Action::RemoveTail);
+        self.longest_key = self.longest_key.max(key.len());
+        self.longest_value = self.longest_value.max(value.len());
+        self.buffered_bytes += key.len();
+        if value.len() <= VALUE_BUFFERED_BYTES_MAX {
+            self.buffered_bytes += value.len();
+        }
     }
 
-    /// Its steps in their order. `second` of a range is its end.
-    fn steps(&self) -> impl Iterator<Item = BatchEntry<'_>> {
-        let mut bytes = &self.bytes[..];
-        let mut expiries = self.expiries.iter().copied();
+    /// An error if a key or a value is too long.
+    fn check_lengths(&self) -> Result<()> {
+        check_key_bytes(self.longest_key)?;
+        check_value_bytes(self.longest_value)
+    }
+
+    /// Its steps in their order.
+    fn steps(&self) -> impl Iterator<Item = BatchStep<'_>> {
+        let mut keyspace = self.keyspaces.first();
+        let mut expiries = self.expiries.iter();
+        let mut expiring = expiries.next();
+        let (mut number, mut at) = (0, 0);
         std::iter::from_fn(move || {
-            let (header, rest) = Header::decode(bytes)?;
-            let (first, rest) = rest.split_at(header.first_bytes);
-            let (second, rest) = rest.split_at(header.second_bytes);
-            bytes = rest;
-            let expiry = (header.action == Action::UpsertExpiring)
-                .then(|| expiries.next().expect("each of these steps has one"));
-            Some(BatchEntry {
-                action: header.action,
-                keyspace: &self.keyspaces[header.keyspace as usize],
-                first,
-                second,
-                expiry: expiry.unwrap_or(Expiry::Never),
+            if at == self.ops.bytes_len() {
+                return None;
+            }
+            let op = self.ops.entry_at(at);
+            if let Some(id) = op.keyspace {
+                keyspace = self.keyspaces.iter().find(|it| it.core.id == id);
+            }
+            let mut expiry = None;
+            if let Some(&(of, at)) = expiring
+                && of == number
+            {
+                (expiry, expiring) = (Some(at), expiries.next());
+            }
+            (at, number) = (op.end, number + 1);
+            Some(BatchStep {
+                keyspace: keyspace.expect("it was noted with the step"),
+                op,
+                expiry,
             })
         })
     }
 
     fn apply(&self, txn: &mut WriteTxn) -> Result<()> {
-        if self.steps < STEPS_AHEAD / 4 {
+        if self.len() < STEPS_AHEAD / 4 {
             return self.steps().try_for_each(|step| step.apply(txn));
         }
         let mut ahead = self.steps();
         let mut ask = |txn: &WriteTxn| {
             let step = ahead.next()?;
-            txn.prefetch_own_place(step.keyspace, step.first)
+            txn.prefetch_own_place(step.keyspace, step.op.key)
         };
         let mut asked: [_; STEPS_AHEAD] = std::array::from_fn(|_| ask(txn));
         for (number, step) in self.steps().enumerate() {
@@ -313,18 +264,22 @@ impl WriteBatch {
     }
 
     /// As [`WriteBatch::apply`], to a direct transaction, past its buffer. Ranges go through the buffer: the batch has none.
-    fn load(&self, txn: &mut WriteTxn) -> Result<()> {
-        let steps = self.steps().map(|step| {
-            let does = match step.action {
-                Action::Upsert => BatchStep::Upsert(step.second),
-                Action::UpsertExpiring => BatchStep::UpsertExpiring(step.second, step.expiry),
-                Action::Remove => BatchStep::Remove,
-                Action::RemoveRange | Action::RemoveTail => unreachable!("the batch has no ranges"),
-            };
-            (step.keyspace, step.first, does)
-        });
-        let step_bytes = self.buffered_bytes.div_ceil(self.steps.max(1));
-        txn.load_batch(steps, self.steps, step_bytes)
+    fn load(mut self, txn: &mut WriteTxn) -> Result<()> {
+        if self.is_plain() && self.ops.bytes_len() <= ORDERED_RUN_BYTES {
+            return txn.load_ops(std::mem::take(&mut self.ops));
+        }
+        let step_bytes = self.buffered_bytes.div_ceil(self.len());
+        txn.load_batch(self.steps(), self.len(), step_bytes)
+    }
+
+    /// Whether its operations, none of which is a range, are as they are stored and logged, in one keyspace.
+    fn is_plain(&self) -> bool {
+        let [keyspace] = &self.keyspaces[..] else {
+            return false;
+        };
+        !keyspace.core.expires()
+            && self.expiries.is_empty()
+            && self.longest_value <= VALUE_BUFFERED_BYTES_MAX
     }
 
     /// Whether it is not to go through the buffer: it would outgrow it, or is most of what its keyspaces will hold, which is merged sooner than
@@ -334,8 +289,8 @@ impl WriteBatch {
             return false;
         }
         let buffer_bytes = engine.options.buffer_bytes;
-        outgrows_buffer(self.steps, self.buffered_bytes, buffer_bytes)
-            || (self.steps >= FILL_STEPS_MIN && self.fills(&engine.states.current()))
+        outgrows_buffer(self.len(), self.buffered_bytes, buffer_bytes)
+            || (self.len() >= FILL_STEPS_MIN && self.fills(&engine.states.current()))
     }
 
     /// Whether its keyspaces have few entries beside its steps, and none that wait to be merged.
@@ -355,7 +310,7 @@ impl WriteBatch {
             }
             entries += keyspace.root.keys;
         }
-        entries <= self.steps as u64 / 2
+        entries <= self.len() as u64 / 2
     }
 
     /// The keyspaces it writes to: two handles may be of one.
@@ -368,24 +323,23 @@ impl WriteBatch {
 }
 
 /// A step of a batch.
-struct BatchEntry<'b> {
-    action: Action,
-    keyspace: &'b Keyspace,
-    first: &'b [u8],
-    second: &'b [u8],
-    /// Of a step that names one.
-    expiry: Expiry,
+pub(crate) struct BatchStep<'b> {
+    pub keyspace: &'b Keyspace,
+    pub op: EntryOp<'b>,
+    /// Of a put that names one.
+    pub expiry: Option<Expiry>,
 }
 
-impl BatchEntry<'_> {
+impl BatchStep<'_> {
+    #[inline]
     fn apply(&self, txn: &mut WriteTxn) -> Result<()> {
-        let (keyspace, first, second) = (self.keyspace, self.first, self.second);
-        match self.action {
-            Action::Upsert => txn.upsert(keyspace, first, second),
-            Action::UpsertExpiring => txn.upsert_expiring(keyspace, first, second, self.expiry),
-            Action::Remove => txn.remove_blind(keyspace, first),
-            Action::RemoveRange => txn.remove_range(keyspace, first, Some(second)),
-            Action::RemoveTail => txn.remove_range(keyspace, first, None),
+        let (keyspace, key) = (self.keyspace, self.op.key);
+        match (self.op.write, self.expiry) {
+            (Write::Put(value), None) => txn.upsert(keyspace, key, value),
+            (Write::Put(value), Some(expiry)) => txn.upsert_expiring(keyspace, key, value, expiry),
+            (Write::Delete, _) => txn.remove_blind(keyspace, key),
+            (Write::DeleteRange(hi), _) => txn.remove_range(keyspace, key, hi),
+            (Write::PutLarge(_), _) => unreachable!("a batch has values as they are given"),
         }
     }
 }
@@ -447,8 +401,9 @@ impl Database {
         if batch.is_empty() {
             return self.core.engine.check_writable();
         }
+        batch.check_lengths()?;
         if batch.passes_buffer(&self.core.engine) {
-            return self.write_past_buffer(&batch);
+            return self.write_past_buffer(batch);
         }
         let queue = &self.core.batches;
         // Nobody else is at it: no queue.
@@ -505,15 +460,11 @@ impl Database {
     }
 
     /// Writes a batch as a direct transaction. One that would outgrow the buffer would end as one after going through two buffers.
-    fn write_past_buffer(&self, batch: &WriteBatch) -> Result<()> {
-        let keyspaces = batch.distinct_keyspaces();
-        let mut txn = WriteTxn::begin(&self.core, &keyspaces, TxnKind::Direct)?;
+    fn write_past_buffer(&self, batch: WriteBatch) -> Result<()> {
+        let durability = batch.durability;
+        let mut txn = WriteTxn::begin(&self.core, &batch.distinct_keyspaces(), TxnKind::Direct)?;
         batch.load(&mut txn)?;
-        txn.commit_with(
-            batch
-                .durability
-                .unwrap_or(self.core.engine.options.durability),
-        )
+        txn.commit_with(durability.unwrap_or(self.core.engine.options.durability))
     }
 
     /// Writes a batch whose keyspaces are being written to.
@@ -545,6 +496,7 @@ fn write_logged(
         return Ok(None);
     };
     batch.apply(&mut txn)?;
-    txn.log_parts(batch.durability.unwrap_or(db.engine.options.durability))
-        .map(Some)
+    let record = (!batch.has_ranges && batch.is_plain()).then_some(&batch.ops);
+    let durability = batch.durability.unwrap_or(db.engine.options.durability);
+    txn.log_parts_as(record, durability).map(Some)
 }

@@ -28,6 +28,9 @@ use crate::sync::{Arc, AtomicPtr, AtomicU64, Ordering};
 pub use written::Dead;
 pub(super) use written::Written;
 
+/// More that know what was written in them would cost writers more than they save readers. Few in tests.
+const KNOWN_MAX: usize = if cfg!(debug_assertions) { 12 } else { 1 << 10 };
+
 /// Deletion of all keys in `lo..hi`.
 #[derive(Debug)]
 pub struct RangeTombstone {
@@ -222,7 +225,10 @@ impl Run {
         let Some(head) = self.head_sought(key) else {
             return;
         };
-        // Most keys lie in no range that was deleted.
+        // Most keys lie in no range that was deleted; those of a log behind all of them.
+        if self.reaches.last().is_none_or(|&reach| reach < head) {
+            return;
+        }
         let begun = self.begun_about(head);
         if begun == 0 || self.reaches[begun - 1] < head {
             return;
@@ -323,10 +329,10 @@ impl Run {
         }
     }
 
-    /// The least lower bound above the key, of tombstones with a serial above `serial`.
-    fn next_lo(&self, key: &[u8], serial: u32) -> Option<&[u8]> {
+    /// The least lower bound above the key, of tombstones with a serial above `serial` and a number of at most `csn_max`.
+    fn next_lo(&self, key: &[u8], serial: u32, csn_max: u64) -> Option<&[u8]> {
         let head = self.head_sought(key);
-        let index = self.next_in(0, self.items.len(), key, head, serial)?;
+        let index = self.next_in(0, self.items.len(), key, head, serial, csn_max)?;
         Some(self.items[index].lo())
     }
 
@@ -338,33 +344,60 @@ impl Run {
         key: &[u8],
         head: Option<u64>,
         serial: u32,
+        csn_max: u64,
     ) -> Option<usize> {
-        if self.newest_serial(from, to) <= serial {
+        if !self.has_newer(from, to, serial, csn_max) {
             return None;
         }
         let middle = from + (to - from) / 2;
         if head.is_some_and(|head| self.begins(middle, key, head)) {
-            return self.next_in(middle + 1, to, key, head, serial);
+            return self.next_in(middle + 1, to, key, head, serial, csn_max);
         }
-        let is_it = self.items[middle].serial > serial;
-        self.next_in(from, middle, key, head, serial)
-            .or(is_it.then_some(middle))
-            .or_else(|| self.next_in(middle + 1, to, key, head, serial))
+        self.next_in(from, middle, key, head, serial, csn_max)
+            .or_else(|| self.is_newer(middle, serial, csn_max).then_some(middle))
+            .or_else(|| self.next_in(middle + 1, to, key, head, serial, csn_max))
     }
 
-    /// Whether one of `from..to` with a serial above `serial` ends behind `after`, and not behind `key`.
-    fn ends_between(&self, from: usize, to: usize, after: &[u8], key: &[u8], serial: u32) -> bool {
-        if self.newest_serial(from, to) <= serial {
-            return false;
+    fn is_newer(&self, index: usize, serial: u32, csn_max: u64) -> bool {
+        let item = &self.items[index];
+        item.serial > serial && (1..=csn_max).contains(&item.csn())
+    }
+
+    /// Whether there may be one in `from..to`.
+    fn has_newer(&self, from: usize, to: usize, serial: u32, csn_max: u64) -> bool {
+        self.newest_serial(from, to) > serial && {
+            let all = &self.subtrees[from + (to - from) / 2];
+            self.item(all.oldest).csn() <= csn_max
+        }
+    }
+
+    /// Raises `best` to the last end in `from..to` of those that begin before the key, with a serial above `serial` and a number of at most `csn_max`. None of
+    /// them covers the key.
+    fn last_end<'r>(
+        &'r self,
+        (from, to): (usize, usize),
+        key: &[u8],
+        serial: u32,
+        csn_max: u64,
+        best: &mut &'r [u8],
+    ) {
+        if !self.has_newer(from, to, serial, csn_max) {
+            return;
         }
         let middle = from + (to - from) / 2;
-        if !self.item(self.subtrees[middle].furthest).ends_after(after) {
-            return false;
+        let furthest = self.item(self.subtrees[middle].furthest);
+        if !furthest.ends_after(best) {
+            return;
         }
         let item = &self.items[middle];
-        item.serial > serial && item.ends_after(after) && !item.ends_after(key)
-            || self.ends_between(from, middle, after, key, serial)
-            || *item.lo < *key && self.ends_between(middle + 1, to, after, key, serial)
+        if *item.lo < *key {
+            self.last_end((middle + 1, to), key, serial, csn_max, best);
+            let hi = item.hi().filter(|hi| hi > best);
+            if let Some(hi) = hi.filter(|_| self.is_newer(middle, serial, csn_max)) {
+                *best = hi;
+            }
+        }
+        self.last_end((from, middle), key, serial, csn_max, best);
     }
 }
 
@@ -425,9 +458,7 @@ impl RangeTombstones {
 
     /// The least lower bound above the key, of tombstones of any number: none begins between.
     pub fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
-        let runs = self.set().into_iter().flat_map(|set| &set.runs);
-        let begins = runs.filter_map(|run| run.next_lo(key, 0));
-        begins.min()
+        self.set()?.next_lo(key, 0, u64::MAX)
     }
 
     /// A value is about to be written to an entry. Writer only.
@@ -450,8 +481,7 @@ impl RangeTombstones {
         let Best { item, serial, .. } = set.cover(key, csn_max);
         let dead = item?.dead_after(memory, key)?;
         // Where a newer one begins, it is that which knows.
-        let begins = set.runs.iter().filter_map(|run| run.next_lo(key, serial));
-        Some(match (dead, begins.min()) {
+        Some(match (dead, set.next_lo(key, serial, csn_max)) {
             (Dead::Until(end), Some(lo)) => Dead::Until(end.min(lo)),
             (Dead::ToTheEnd, Some(lo)) => Dead::Until(lo),
             (dead, None) => dead,
@@ -467,9 +497,11 @@ impl RangeTombstones {
     ) -> Option<&'b [u8]> {
         let set = self.set()?;
         let Best { item, serial, .. } = set.cover(key, csn_max);
-        let end = item?.dead_before(memory, key)?;
-        let is_newest = |run: &Arc<Run>| !run.ends_between(0, run.items.len(), end, key, serial);
-        set.runs.iter().all(is_newest).then_some(end)
+        let mut end = item?.dead_before(memory, key)?;
+        for run in &set.runs {
+            run.last_end((0, run.items.len()), key, serial, csn_max, &mut end);
+        }
+        (end < key).then_some(end)
     }
 
     /// Adds an uncommitted tombstone. Writer only.
@@ -488,9 +520,9 @@ impl RangeTombstones {
             Some(set) => (set.runs.clone(), set.known.clone()),
             None => Default::default(),
         };
-        fold(&mut runs, &tombstone);
+        fold(&mut runs, &tombstone, |_| ());
         if tombstone.written.is_known() {
-            fold(&mut known, &tombstone);
+            fold(&mut known, &tombstone, forget_covered);
         }
         let set = Box::into_raw(Box::new(Set {
             runs,
@@ -500,6 +532,12 @@ impl RangeTombstones {
         }));
         self.current.store(set, Ordering::Release);
         TombstoneRef(tombstone)
+    }
+
+    /// Whether another one may know what is written in it.
+    pub fn may_know_more(&self) -> bool {
+        let known = self.set().map_or(&[][..], |set| &set.known);
+        known.iter().map(|run| run.items.len()).sum::<usize>() < KNOWN_MAX
     }
 
     /// Gives a tombstone the number of its commit. Writer only.
@@ -544,6 +582,11 @@ impl Set {
         cover(&self.runs, key, csn_max)
     }
 
+    fn next_lo(&self, key: &[u8], serial: u32, csn_max: u64) -> Option<&[u8]> {
+        let begins = (self.runs.iter()).filter_map(|run| run.next_lo(key, serial, csn_max));
+        begins.min()
+    }
+
     #[cold]
     fn note_written(&self, memory: Memory<'_>, entry: EntryRef) {
         let key = Entry::of(memory, entry).key();
@@ -563,15 +606,32 @@ fn cover<'r>(runs: &'r [Arc<Run>], key: &[u8], csn_max: u64) -> Best<'r> {
     best
 }
 
-/// Adds a tombstone to runs of falling length.
-fn fold(runs: &mut Vec<Arc<Run>>, tombstone: &Arc<RangeTombstone>) {
+/// Adds a tombstone to runs of falling length. `thin` may take others out of those that are folded.
+fn fold(
+    runs: &mut Vec<Arc<Run>>,
+    tombstone: &Arc<RangeTombstone>,
+    thin: impl Fn(&mut Vec<Arc<RangeTombstone>>),
+) {
     let mut items = vec![Arc::clone(tombstone)];
     while let Some(last) = runs.pop_if(|last| last.items.len() <= items.len()) {
         items = merge(&last.items, &items);
+        thin(&mut items);
     }
     if !items.is_empty() {
         runs.push(Arc::new(Run::new(items)));
     }
+}
+
+/// Takes out what the newest committed one covers: whatever is written there is noted with that or a later one.
+fn forget_covered(items: &mut Vec<Arc<RangeTombstone>>) {
+    let committed = items.iter().filter(|item| item.csn() < CSN_UNCOMMITTED);
+    let Some(newest) = committed.max_by_key(|item| item.serial).cloned() else {
+        return;
+    };
+    items.retain(|item| {
+        let is_covered = newest.lo <= item.lo && reaches_further(&newest, item);
+        item.serial >= newest.serial || !is_covered
+    });
 }
 
 /// Both sorted lists as one; undone tombstones are left out.

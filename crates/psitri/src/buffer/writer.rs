@@ -32,7 +32,9 @@ use super::entry::{
 };
 use super::error::BufferError;
 use super::keyspace::KeyspaceBuffer;
+use super::node;
 use super::range_tombstones::{TombstoneRef, Written};
+use super::walk::Walk;
 use crate::sync::{Arc, Mutex, Ordering};
 use placing::{Inserter, Placing};
 
@@ -281,7 +283,8 @@ impl BufferWriter {
     /// Deletes a range, uncommitted. Versions of the same transaction inside of the range go on to win over it:
     /// turn those that are older than the deletion into tombstones (see `uncommitted_in_range`).
     pub fn add_range_tombstone(&mut self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
-        let written = match self.has_many(lo, hi) {
+        let knows = self.buffer.range_tombstones.may_know_more() && self.has_many(lo, hi);
+        let written = match knows {
             true => Written::nothing(),
             false => Written::unknown(),
         };
@@ -294,18 +297,25 @@ impl BufferWriter {
     }
 
     /// Whether there are so many entries in a range that those who come upon them should not have to pass all of them.
-    fn has_many(&self, lo: &[u8], hi: Option<&[u8]>) -> bool {
-        let mut cursor = self.cursor();
-        let mut more = cursor.seek_ge(lo);
+    fn has_many(&mut self, lo: &[u8], hi: Option<&[u8]>) -> bool {
+        self.settle();
+        let memory = self.memory();
+        // Not a cursor: nobody reads.
+        let mut walk = Walk::new(&self.buffer);
+        walk.seek_ge(self.buffer.root.load(Ordering::Relaxed), lo);
+        let is_inside = |entry: u32| {
+            let key = || Entry::new(memory, node::offset(entry)).key();
+            entry != 0 && hi.is_none_or(|hi| key() < hi)
+        };
         let mut steps = 0;
-        while more && hi.is_none_or(|hi| cursor.key() < hi) {
-            if steps >= MANY_ENTRIES {
+        // Most ranges have few.
+        while is_inside(walk.entry()) {
+            if steps == MANY_ENTRIES {
                 return true;
             }
-            // Most ranges have few.
-            let stride = (steps + 1).min(MANY_ENTRIES);
+            let stride = (steps + 1).min(MANY_ENTRIES - steps);
             for _ in 0..stride {
-                more = more && cursor.next();
+                walk.step(true);
             }
             steps += stride;
         }
@@ -314,7 +324,8 @@ impl BufferWriter {
 
     fn add_range(&mut self, lo: &[u8], hi: Option<&[u8]>, written: Written) -> TombstoneRef {
         let bounds = lo.len() + hi.map_or(0, <[u8]>::len);
-        let bytes = bounds as u64 + RANGE_TOMBSTONE_BYTES;
+        let runs = 1 + u64::from(written.is_known());
+        let bytes = bounds as u64 + runs * RANGE_TOMBSTONE_BYTES;
         self.buffer.arena().charge(bytes);
         self.buffer.range_tombstones.add(lo, hi, written)
     }

@@ -19,6 +19,15 @@ impl WriteTxn {
 
     /// Commits up to the point where the disk may have to be waited for. The write locks are free afterwards.
     pub(crate) fn log_parts(&mut self, durability: Durability) -> Result<Option<Logged>> {
+        self.log_parts_as(None, durability)
+    }
+
+    /// The same; `record` says for the log what the transaction did, no range among it.
+    pub(crate) fn log_parts_as(
+        &mut self,
+        record: Option<&OpsBuilder>,
+        durability: Durability,
+    ) -> Result<Option<Logged>> {
         self.check_not_undone()?;
         self.settle_all()?;
         if self.is_untouched() {
@@ -45,12 +54,13 @@ impl WriteTxn {
         } = &mut *first[0].guard;
         let buffer = buffer.as_mut().expect("an open part has a writer");
         ops.clear();
-        if engine.log.is_some() {
+        if engine.log.is_some() && record.is_none() {
             encode(ops, first_id, buffer, touched);
             for part in &*others {
                 part.encode(ops);
             }
         }
+        let record = record.unwrap_or(ops);
         let large_values = &mut self.large_values;
         let pin = self.pin.as_ref().expect("a transaction has a pin");
         #[expect(
@@ -62,8 +72,8 @@ impl WriteTxn {
         let mut commits = engine.commits.lock();
         let logged = engine.log_commit(
             &mut commits,
-            ops.op_count(),
-            ops.payload(),
+            record.op_count(),
+            record.payload(),
             durability,
             |csn, record| {
                 generation.note_commit(csn, record);

@@ -18,12 +18,13 @@ use super::{
 };
 use crate::{
     Expiry, Keyspace, Result,
+    batch::BatchStep,
     expiry::{check_expiring_value, stored},
     pager::Sink,
     recovery::OP_BYTES_EXPECTED,
     sync::Arc,
     tree::{self, Root, Terms},
-    wal::ops::Write,
+    wal::ops::{EntryOp, OpsBuilder, Write},
 };
 
 /// Operations that are still logged, if the buffer is not smaller. More are cheaper in a checkpoint, which writes them once.
@@ -37,7 +38,7 @@ const RUN_BYTES_MIN: usize = 64 << 10;
 /// Most of it. Places in a run are 32-bit offsets; what is pushed last may lie behind this.
 const RUN_BYTES_MAX: usize = 1 << 31;
 /// A run of entries that come in order. It stays in the cache, and another one in order behind it costs the nodes at the seam.
-const ORDERED_RUN_BYTES: usize = 4 << 20;
+pub(crate) const ORDERED_RUN_BYTES: usize = 4 << 20;
 
 /// When an entry expires that is loaded.
 #[derive(Clone, Copy)]
@@ -48,16 +49,18 @@ enum Expires {
     At(Expiry),
 }
 
+impl Expires {
+    fn unless_said(keyspace: &Keyspace) -> Expires {
+        match keyspace.core.expires() {
+            false => Expires::AsStored,
+            true => Expires::ByDefault,
+        }
+    }
+}
+
 /// What a load does with a key.
 enum Step<'a> {
     Put(&'a [u8], Expires),
-    Remove,
-}
-
-/// What a batch does with a key.
-pub(crate) enum BatchStep<'a> {
-    Upsert(&'a [u8]),
-    UpsertExpiring(&'a [u8], Expiry),
     Remove,
 }
 
@@ -147,10 +150,7 @@ impl WriteTxn {
         keyspace: &Keyspace,
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> Result<u64> {
-        let expires = match keyspace.core.expires() {
-            false => Expires::AsStored,
-            true => Expires::ByDefault,
-        };
+        let expires = Expires::unless_said(keyspace);
         let entries = entries.into_iter();
         self.ingest_all(keyspace, entries.map(|(key, value)| (key, value, expires)))
     }
@@ -242,7 +242,7 @@ impl WriteTxn {
     /// it.
     pub(crate) fn load_batch<'b>(
         &mut self,
-        steps: impl Iterator<Item = (&'b Keyspace, &'b [u8], BatchStep<'b>)>,
+        steps: impl Iterator<Item = BatchStep<'b>>,
         count: usize,
         step_bytes: usize,
     ) -> Result<()> {
@@ -250,9 +250,16 @@ impl WriteTxn {
         self.undone_by(result)
     }
 
+    /// The same for steps that are all puts and removals in the one keyspace of the transaction, whose entries do not expire, of values that go through buffers. They are
+    /// not copied.
+    pub(crate) fn load_ops(&mut self, ops: OpsBuilder) -> Result<()> {
+        let result = self.try_load_ops(ops);
+        self.undone_by(result)
+    }
+
     fn try_load_batch<'b>(
         &mut self,
-        steps: impl Iterator<Item = (&'b Keyspace, &'b [u8], BatchStep<'b>)>,
+        steps: impl Iterator<Item = BatchStep<'b>>,
         count: usize,
         step_bytes: usize,
     ) -> Result<()> {
@@ -260,21 +267,29 @@ impl WriteTxn {
         if self.parts.len() == 1 {
             load.expect(0, count, step_bytes);
         }
-        for (keyspace, key, step) in steps {
-            let index = self.part_index(keyspace)?;
-            let step = match step {
-                BatchStep::Upsert(value) if keyspace.core.expires() => {
-                    Step::Put(value, Expires::ByDefault)
-                }
-                BatchStep::Upsert(value) => Step::Put(value, Expires::AsStored),
-                BatchStep::UpsertExpiring(value, expiry) => {
-                    check_expires(keyspace)?;
+        for step in steps {
+            let index = self.part_index(step.keyspace)?;
+            let EntryOp { key, write, .. } = step.op;
+            let step = match (write, step.expiry) {
+                (Write::Put(value), Some(expiry)) => {
+                    check_expires(step.keyspace)?;
                     Step::Put(value, Expires::At(expiry))
                 }
-                BatchStep::Remove => Step::Remove,
+                (Write::Put(value), None) => Step::Put(value, Expires::unless_said(step.keyspace)),
+                (Write::Delete, _) => Step::Remove,
+                _ => unreachable!("batches with other steps go through the buffer"),
             };
             self.load(&mut load, index, key, step)?;
         }
+        self.finish_load(load)
+    }
+
+    fn try_load_ops(&mut self, ops: OpsBuilder) -> Result<()> {
+        let mut load = self.begin_load()?;
+        let part = &self.parts[0];
+        let run = Run::of(part.id, ops, |key| part.check_no_subtree(key))?;
+        load.bytes_used += run.bytes_used();
+        load.collected[0].run = run;
         self.finish_load(load)
     }
 

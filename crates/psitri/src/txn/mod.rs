@@ -46,13 +46,15 @@ use crate::{
 };
 
 pub(crate) use direct::NO_GENERATION;
-pub(crate) use ingest::BatchStep;
+pub(crate) use ingest::ORDERED_RUN_BYTES;
 pub use nested::NestedTxn;
 pub(crate) use pop::Ends;
 pub use pop::Entry;
 use pop::Owed;
 pub(crate) use structure::{Committed, Content, NewKeyspace, Structure};
-pub(crate) use write::{check_expires, check_key, check_value, outgrows_buffer};
+pub(crate) use write::{
+    check_expires, check_key, check_key_bytes, check_value, check_value_bytes, outgrows_buffer,
+};
 
 /// Values longer than this are written straight to the data file and not to the buffer and the log.
 pub(crate) const VALUE_BUFFERED_BYTES_MAX: usize = 16 << 10;

@@ -25,6 +25,7 @@ const HEADER_BYTES: usize = 5;
 const AHEAD: usize = 8;
 /// How many of its cache lines.
 const LINES_AHEAD: usize = 3;
+const NO_RANGES: &str = "loads are without ranges";
 /// An entry's share of `places`.
 const PLACE_BYTES: usize = size_of::<Place>();
 
@@ -46,6 +47,22 @@ impl Run {
             shared_bytes: 0,
             is_mixed: false,
         }
+    }
+
+    /// Of puts and removals that are there already, all of the keyspace. `check` may refuse a key.
+    pub fn of(keyspace: u32, ops: OpsBuilder, check: impl Fn(&[u8]) -> Result<()>) -> Result<Run> {
+        let mut run = Run::new(keyspace);
+        run.places.reserve(ops.op_count() as usize);
+        run.ops = ops;
+        let mut at = 0;
+        while at < run.ops.bytes_len() {
+            let op = run.ops.entry_at(at);
+            check(op.key)?;
+            (run.shared_bytes, run.is_mixed) = run.with(op.key);
+            run.places.push(Place::new(0, at as u32));
+            at = op.end;
+        }
+        Ok(run)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -88,23 +105,29 @@ impl Run {
     /// Adds an entry. The run is smaller than 2 GiB, a value than 4 GiB.
     #[inline]
     pub fn push(&mut self, key: &[u8], write: Write<'_>) {
-        match (self.places.first(), self.places.last()) {
-            (Some(first), Some(last)) => {
-                let agreed = &self.key(first.at())[..self.shared_bytes];
-                if !key.starts_with(agreed) {
-                    self.shared_bytes = common_prefix(agreed, key);
-                }
-                self.is_mixed |= self.key(last.at()) >= key;
-            }
-            _ => self.shared_bytes = key.len(),
-        }
+        (self.shared_bytes, self.is_mixed) = self.with(key);
         let at = self.ops.bytes_len() as u32;
         self.places.push(Place::new(0, at));
         match write {
             Write::Put(value) => self.ops.put(self.keyspace, key, value),
             Write::PutLarge(pointer) => self.ops.put_large(self.keyspace, key, pointer),
             Write::Delete => self.ops.delete(self.keyspace, key),
+            Write::DeleteRange(_) => unreachable!("{NO_RANGES}"),
         }
+    }
+
+    /// `shared_bytes` and `is_mixed` with another key.
+    #[inline(always)]
+    fn with(&self, key: &[u8]) -> (usize, bool) {
+        let (Some(first), Some(last)) = (self.places.first(), self.places.last()) else {
+            return (key.len(), false);
+        };
+        let agreed = &self.key(first.at())[..self.shared_bytes];
+        let shared_bytes = match key.starts_with(agreed) {
+            true => agreed.len(),
+            false => common_prefix(agreed, key),
+        };
+        (shared_bytes, self.is_mixed || self.key(last.at()) >= key)
     }
 
     #[inline(always)]
@@ -174,6 +197,7 @@ impl ChangeStream for RunChanges<'_> {
             Write::Put(value) => Change::Put(value),
             Write::PutLarge(pointer) => Change::Adopt(ValuePointer::decode(pointer)),
             Write::Delete => Change::Delete,
+            Write::DeleteRange(_) => unreachable!("{NO_RANGES}"),
         }
     }
 

@@ -24,9 +24,14 @@ pub(crate) fn outgrows_buffer(steps: usize, bytes: usize, buffer_bytes: usize) -
 }
 
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
-    if key.len() > KEY_BYTES_MAX {
+    check_key_bytes(key.len())
+}
+
+#[inline(always)]
+pub(crate) fn check_key_bytes(bytes: usize) -> Result<()> {
+    if bytes > KEY_BYTES_MAX {
         return Err(Error::KeyTooLong {
-            bytes: key.len(),
+            bytes,
             max: KEY_BYTES_MAX,
         });
     }
@@ -34,9 +39,13 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
 }
 
 pub(crate) fn check_value(value: &[u8]) -> Result<()> {
-    if value.len() as u64 > VALUE_BYTES_MAX {
+    check_value_bytes(value.len())
+}
+
+pub(crate) fn check_value_bytes(bytes: usize) -> Result<()> {
+    if bytes as u64 > VALUE_BYTES_MAX {
         return Err(Error::ValueTooLong {
-            bytes: value.len() as u64,
+            bytes: bytes as u64,
             max: VALUE_BYTES_MAX,
         });
     }

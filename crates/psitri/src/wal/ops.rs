@@ -238,8 +238,7 @@ impl OpsBuilder {
         other.clear();
     }
 
-    /// The operation on an entry that begins at a byte of the payload: [`OpsBuilder::put`], [`put_large`](OpsBuilder::put_large) or
-    /// [`delete`](OpsBuilder::delete) was called when the payload ended there.
+    /// The operation on entries that begins at a byte of the payload, where that ended when the operation was added. None of the list is on keyspaces as a whole.
     ///
     /// # Panics
     /// If that is not so.
@@ -247,20 +246,26 @@ impl OpsBuilder {
     #[must_use]
     pub fn entry_at(&self, at: usize) -> EntryOp<'_> {
         let (tag, mut at) = (self.bytes[at], at + 1);
-        if tag & FLAG_SAME_KEYSPACE == 0 {
-            self.number_at(&mut at);
-        }
+        let keyspace = (tag & FLAG_SAME_KEYSPACE == 0).then(|| self.number_at(&mut at) as u32);
         let key = self.field_at(&mut at);
         let write = match tag & KIND_MASK {
             PUT => Write::Put(self.field_at(&mut at)),
+            DELETE => Write::Delete,
+            DELETE_RANGE if tag & FLAG_HAS_HIGH == 0 => Write::DeleteRange(None),
+            DELETE_RANGE => Write::DeleteRange(Some(self.field_at(&mut at))),
             PUT_LARGE => {
                 let pointer = self.bytes[at..at + POINTER_BYTES].try_into();
+                at += POINTER_BYTES;
                 Write::PutLarge(pointer.expect("a pointer has a fixed size"))
             }
-            DELETE => Write::Delete,
-            _ => panic!("no operation on an entry begins here"),
+            _ => panic!("no operation on entries begins here"),
         };
-        EntryOp { key, write }
+        EntryOp {
+            keyspace,
+            key,
+            write,
+            end: at,
+        }
     }
 
     #[inline(always)]
@@ -343,16 +348,20 @@ impl OpsBuilder {
     }
 }
 
-/// An operation on an entry: its key, and what becomes of it.
+/// An operation on an entry or a range of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryOp<'a> {
-    /// The key.
+    /// If it is another one than that of the operation before.
+    pub keyspace: Option<u32>,
+    /// The key, or the first of a range.
     pub key: &'a [u8],
     /// What becomes of it.
     pub write: Write<'a>,
+    /// Where it ends in the payload.
+    pub end: usize,
 }
 
-/// What an operation on an entry does.
+/// What an operation on an entry does, or on a range of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
     /// Sets a value.
@@ -361,6 +370,8 @@ pub enum Write<'a> {
     PutLarge(&'a [u8; POINTER_BYTES]),
     /// Removes the key.
     Delete,
+    /// Removes the keys from this one to below another, or to the end.
+    DeleteRange(Option<&'a [u8]>),
 }
 
 /// Why a payload is no list of operations.
@@ -419,7 +430,19 @@ impl<'a> OpsIter<'a> {
         Ok(byte)
     }
 
+    #[inline]
     fn number(&mut self, max: u64) -> Result<u64, OpsError> {
+        if let Some(&byte) = self.payload.get(self.at)
+            && byte < 0x80
+            && u64::from(byte) <= max
+        {
+            self.at += 1;
+            return Ok(u64::from(byte));
+        }
+        self.long_number(max)
+    }
+
+    fn long_number(&mut self, max: u64) -> Result<u64, OpsError> {
         let mut number = 0;
         for shift in (0..35).step_by(7) {
             let byte = self.byte()?;

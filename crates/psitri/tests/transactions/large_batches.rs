@@ -49,6 +49,14 @@ fn tables_again(db: &Database) -> Vec<Keyspace> {
     TABLES.iter().map(open).collect()
 }
 
+/// What a batch is about: all tables, or one of entries that are small and stay, which are logged and merged where the batch has them.
+fn some_of<'t>(random: &mut Random, tables: &'t [Keyspace]) -> &'t [Keyspace] {
+    match random.percent(50) {
+        true => tables,
+        false => &tables[..1],
+    }
+}
+
 /// Keys repeat within a batch and between batches.
 fn step(random: &mut Random, batch: &mut WriteBatch, tables: &[Keyspace], model: &mut Model) {
     let table = random.below(tables.len());
@@ -61,7 +69,7 @@ fn step(random: &mut Random, batch: &mut WriteBatch, tables: &[Keyspace], model:
         return;
     }
     let len = match random.below(1_000) {
-        0 => 20_000,
+        0 if tables.len() > 1 => 20_000,
         n if n < 20 => 2_000,
         _ => random.below(12),
     };
@@ -101,8 +109,9 @@ fn steps_count_in_their_order() {
         // A large batch, and a small one that goes through the buffer, in either order.
         for steps in [STEPS, 20, 1].into_iter().take(1 + random.below(3)) {
             let mut batch = WriteBatch::new();
+            let some = some_of(&mut random, &tables);
             for _ in 0..steps {
-                step(&mut random, &mut batch, &tables, &mut model);
+                step(&mut random, &mut batch, some, &mut model);
             }
             db.write(batch).unwrap();
         }
@@ -122,21 +131,38 @@ fn steps_count_in_their_order() {
 /// As many steps as are still logged, and more, which take a checkpoint.
 #[test]
 fn they_survive_kills_and_power_losses() {
-    for (round, power, steps) in [
-        (0, false, STEPS),
-        (1, true, STEPS),
-        (2, false, 5 * STEPS),
-        (3, true, 5 * STEPS),
+    for (round, power, steps, is_plain) in [
+        (0, false, STEPS, false),
+        (1, true, STEPS, false),
+        (2, false, 5 * STEPS, false),
+        (3, true, 5 * STEPS, false),
+        (4, false, STEPS, true),
+        (5, true, STEPS, true),
+        (6, false, STEPS / 20, true),
+        (7, true, STEPS / 20, true),
+        (8, false, 5 * STEPS, true),
     ] {
         let mut random = Random::new(seed(22) + round);
         let disk = SimStorage::new(random.next());
         let db = open(&disk);
         let tables = tables(&db);
+        let some = if is_plain { &tables[..1] } else { &tables };
         let mut model = Model::new();
         for _ in 0..3 {
             let mut batch = WriteBatch::new();
             for _ in 0..steps {
-                step(&mut random, &mut batch, &tables, &mut model);
+                step(&mut random, &mut batch, some, &mut model);
+            }
+            // Keys that a small batch has several times, in the log as well.
+            for _ in 0..3 {
+                let key = (random.below(3 * STEPS) as u32).to_be_bytes();
+                batch.upsert(&some[0], &key, b"first");
+                batch.remove(&some[0], &key);
+                model.remove(&(0, key.to_vec()));
+                if random.percent(50) {
+                    batch.upsert(&some[0], &key, b"last");
+                    model.insert((0, key.to_vec()), b"last".to_vec());
+                }
             }
             batch.durability(match power {
                 true => Durability::Sync,
