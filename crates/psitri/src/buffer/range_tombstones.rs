@@ -1,9 +1,7 @@
 //! Range tombstones of one buffer: deletions of whole key ranges, kept beside the radix tree.
 //!
-//! A published set is immutable: a few sorted runs of falling length (a new tombstone is a run of one, and runs of similar length are
-//! folded, as in a binary counter), each of them searched as an interval tree. Adding n tombstones costs O(n log n)
-//! in time and in retained memory. Only the commit sequence number of a tombstone changes, and [what was written in it since](Written). Bounds are compared by their heads, the 8 bytes behind what all lower
-//! bounds of a run begin with: a search looks at few tombstones, each of which is elsewhere in memory.
+//! A published set is immutable: a few [sorted runs](Runs). Adding n tombstones costs O(n log n) in time and in retained memory. Only the commit sequence number of a tombstone changes,
+//! and [what was written in it since](Written).
 //!
 //! # Thread safety
 //! One writer (`add`, `stamp`, `undo`), any number of readers that neither lock nor write.
@@ -12,19 +10,18 @@
 //! 1. `current` leads to a set that was complete before it was published (release / acquire). Sets are freed only with
 //!    the whole value, when nobody can be reading.
 //! 2. A tombstone's number is `CSN_UNCOMMITTED`, then the number of its commit; or 0, which no reader ever counts, once it is undone.
-//! 3. A run is sorted by lower bound.
-//! 4. Where heads differ, keys differ in the same way. Of a key that does not begin with the run's prefix it is all zeros, if it is less than those that do, or all ones.
 //!
 //! # Failure modes
 //! None but memory.
 #![allow(unsafe_code)] // a published pointer to an immutable set
 
+mod run;
 mod written;
 
 use super::arena::Memory;
 use super::entry::{CSN_UNCOMMITTED, Entry, EntryRef};
-use crate::node::{common_prefix, head};
 use crate::sync::{Arc, AtomicPtr, AtomicU64, Ordering};
+use run::{Best, Runs, forget_covered};
 pub use written::Dead;
 pub(super) use written::Written;
 
@@ -64,15 +61,6 @@ impl RangeTombstone {
     }
 }
 
-/// The later of two ends.
-fn reaches_further(a: &RangeTombstone, b: &RangeTombstone) -> bool {
-    match (&a.hi, &b.hi) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(a), Some(b)) => a >= b,
-    }
-}
-
 /// A range tombstone of one buffer, for stamping or undoing it.
 #[derive(Debug, Clone)]
 pub struct TombstoneRef(Arc<RangeTombstone>);
@@ -83,330 +71,12 @@ impl TombstoneRef {
     }
 }
 
-/// Tombstones sorted by lower bound, as an implicit balanced tree: the root of `from..to` is its middle.
-#[derive(Debug)]
-struct Run {
-    items: Vec<Arc<RangeTombstone>>,
-    /// Heads (4): of every item's lower bound, and of the end that reaches furthest of it and those before.
-    los: Vec<u64>,
-    reaches: Vec<u64>,
-    /// For every item what is known of it, and of the whole subtree of which it is the middle.
-    subtrees: Vec<Subtree>,
-    /// How many bytes all lower bounds begin with.
-    prefix_bytes: usize,
-    /// Index of the item with the highest serial.
-    newest: u32,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Subtree {
-    serial: u32,
-    /// Highest serial in the subtree.
-    serial_max: u32,
-    /// Index of the item with the lowest serial.
-    oldest: u32,
-    /// Index of the item that reaches furthest, and the head of its end (4).
-    furthest: u32,
-    furthest_hi: u64,
-}
-
-/// What is looked for in a run.
-struct Sought<'k> {
-    key: &'k [u8],
-    /// Of the key (4).
-    head: u64,
-    csn_max: u64,
-    /// Every tombstone of the run that was not undone has a number of at most `csn_max`.
-    sees_all: bool,
-}
-
-/// The newest tombstone found so far; serial 0 is none.
-#[derive(Debug, Clone, Copy, Default)]
-struct Best<'r> {
-    serial: u32,
-    csn: u64,
-    item: Option<&'r RangeTombstone>,
-}
-
-impl Run {
-    fn new(items: Vec<Arc<RangeTombstone>>) -> Run {
-        debug_assert!(items.is_sorted_by(|a, b| a.lo <= b.lo));
-        let prefix_bytes = match &items[..] {
-            [first, .., last] => common_prefix(&first.lo, &last.lo),
-            _ => 0,
-        };
-        let mut run = Run {
-            los: Vec::with_capacity(items.len()),
-            reaches: Vec::with_capacity(items.len()),
-            subtrees: vec![Subtree::default(); items.len()],
-            items,
-            prefix_bytes,
-            newest: 0,
-        };
-        let mut reach = 0;
-        for (index, item) in run.items.iter().enumerate() {
-            reach = run.head_of(item.hi()).max(reach);
-            run.reaches.push(reach);
-            run.los.push(run.head_of(Some(&item.lo)));
-            if run.item(run.newest).serial < item.serial {
-                run.newest = index as u32;
-            }
-        }
-        run.index(0, run.items.len());
-        run
-    }
-
-    fn prefix(&self) -> &[u8] {
-        self.items
-            .first()
-            .map_or(&[], |first| &first.lo[..self.prefix_bytes])
-    }
-
-    /// Head of a key, or of an end that there is not (4).
-    fn head_of(&self, key: Option<&[u8]>) -> u64 {
-        let Some(key) = key else { return u64::MAX };
-        match key.strip_prefix(self.prefix()) {
-            Some(rest) => head(rest),
-            None if *key < *self.prefix() => 0,
-            None => u64::MAX,
-        }
-    }
-
-    /// Fills `subtrees` for `from..to`. Depth is the logarithm of the length.
-    fn index(&mut self, from: usize, to: usize) -> Option<Subtree> {
-        if from == to {
-            return None;
-        }
-        let middle = from + (to - from) / 2;
-        let item = &self.items[middle];
-        let mut all = Subtree {
-            serial: item.serial,
-            serial_max: item.serial,
-            oldest: middle as u32,
-            furthest: middle as u32,
-            furthest_hi: self.head_of(item.hi()),
-        };
-        for side in [self.index(from, middle), self.index(middle + 1, to)] {
-            let Some(side) = side else { continue };
-            if !reaches_further(self.item(all.furthest), self.item(side.furthest)) {
-                (all.furthest, all.furthest_hi) = (side.furthest, side.furthest_hi);
-            }
-            all.serial_max = all.serial_max.max(side.serial_max);
-            if self.item(all.oldest).serial > self.item(side.oldest).serial {
-                all.oldest = side.oldest;
-            }
-        }
-        self.subtrees[middle] = all;
-        Some(all)
-    }
-
-    fn item(&self, index: u32) -> &RangeTombstone {
-        &self.items[index as usize]
-    }
-
-    /// Highest serial in `from..to`.
-    fn newest_serial(&self, from: usize, to: usize) -> u32 {
-        if from == to {
-            return 0;
-        }
-        self.subtrees[from + (to - from) / 2].serial_max
-    }
-
-    /// Whether the item at an index begins at or before the key.
-    fn begins(&self, index: usize, key: &[u8], head: u64) -> bool {
-        let order = self.los[index].cmp(&head);
-        order
-            .then_with(|| self.items[index].lo[..].cmp(key))
-            .is_le()
-    }
-
-    /// Raises `best` to the newest tombstone with a number of at most `csn_max` among those that cover the key.
-    fn cover<'r>(&'r self, key: &[u8], csn_max: u64, best: &mut Best<'r>) {
-        let Some(head) = self.head_sought(key) else {
-            return;
-        };
-        // Most keys lie in no range that was deleted; those of a log behind all of them.
-        if self.reaches.last().is_none_or(|&reach| reach < head) {
-            return;
-        }
-        let begun = self.begun_about(head);
-        if begun == 0 || self.reaches[begun - 1] < head {
-            return;
-        }
-        // Who sees the newest sees all that are older; one that was undone says 0, and nothing of others.
-        let sees_all = (1..=csn_max).contains(&self.item(self.newest).csn());
-        let sought = Sought {
-            key,
-            head,
-            csn_max,
-            sees_all,
-        };
-        self.cover_in(0, self.items.len(), &sought, best);
-    }
-
-    /// How many items begin at or before a key with this head, and those of its head that begin behind it. Without branches on what it finds.
-    fn begun_about(&self, head: u64) -> usize {
-        let (mut from, mut left) = (0, self.los.len());
-        while left > 0 {
-            let half = left.div_ceil(2);
-            from += if self.los[from + half - 1] <= head {
-                half
-            } else {
-                0
-            };
-            left -= half;
-        }
-        from
-    }
-
-    /// Head of a key that is looked for; `None` if it is less than all lower bounds.
-    fn head_sought(&self, key: &[u8]) -> Option<u64> {
-        (*key >= *self.prefix()).then(|| self.head_of(Some(key)))
-    }
-
-    /// As [`Run::cover`], of `from..to`. The side with the newer ones is searched first, so that many deletions of the same range cost no more than one.
-    fn cover_in<'r>(&'r self, from: usize, to: usize, sought: &Sought<'_>, best: &mut Best<'r>) {
-        if self.newest_serial(from, to) <= best.serial {
-            return;
-        }
-        let middle = from + (to - from) / 2;
-        let all = &self.subtrees[middle];
-        let order = all.furthest_hi.cmp(&sought.head);
-        if order.is_lt() || order.is_eq() && !self.item(all.furthest).ends_after(sought.key) {
-            return;
-        }
-        // If the oldest is too new, all are. (An undone one says 0, which proves nothing and stops nothing.)
-        if !sought.sees_all && self.item(all.oldest).csn() > sought.csn_max {
-            return;
-        }
-        let begins = self.begins(middle, sought.key, sought.head);
-        let item = &self.items[middle];
-        if begins && all.serial > best.serial && item.ends_after(sought.key) {
-            let csn = item.csn();
-            if (1..=sought.csn_max).contains(&csn) {
-                *best = Best {
-                    serial: all.serial,
-                    csn,
-                    item: Some(item),
-                };
-            }
-        }
-        let left = (from, middle);
-        let right = if begins { (middle + 1, to) } else { (to, to) };
-        let sides = if self.newest_serial(left.0, left.1) > self.newest_serial(right.0, right.1) {
-            [left, right]
-        } else {
-            [right, left]
-        };
-        for (from, to) in sides {
-            self.cover_in(from, to, sought, best);
-        }
-    }
-
-    /// Adds the items of `from..to` that overlap `lo..hi`.
-    fn overlapping<'r>(
-        &'r self,
-        from: usize,
-        to: usize,
-        lo: &[u8],
-        hi: Option<&[u8]>,
-        found: &mut Vec<&'r RangeTombstone>,
-    ) {
-        if from == to {
-            return;
-        }
-        let middle = from + (to - from) / 2;
-        if !self.item(self.subtrees[middle].furthest).ends_after(lo) {
-            return;
-        }
-        self.overlapping(from, middle, lo, hi, found);
-        let item = &*self.items[middle];
-        if hi.is_none_or(|hi| item.lo() < hi) {
-            if item.ends_after(lo) {
-                found.push(item);
-            }
-            self.overlapping(middle + 1, to, lo, hi, found);
-        }
-    }
-
-    /// The least lower bound above the key, of tombstones with a serial above `serial` and a number of at most `csn_max`.
-    fn next_lo(&self, key: &[u8], serial: u32, csn_max: u64) -> Option<&[u8]> {
-        let head = self.head_sought(key);
-        let index = self.next_in(0, self.items.len(), key, head, serial, csn_max)?;
-        Some(self.items[index].lo())
-    }
-
-    /// As [`Run::next_lo`], the index in `from..to`. No head: the key is less than all lower bounds.
-    fn next_in(
-        &self,
-        from: usize,
-        to: usize,
-        key: &[u8],
-        head: Option<u64>,
-        serial: u32,
-        csn_max: u64,
-    ) -> Option<usize> {
-        if !self.has_newer(from, to, serial, csn_max) {
-            return None;
-        }
-        let middle = from + (to - from) / 2;
-        if head.is_some_and(|head| self.begins(middle, key, head)) {
-            return self.next_in(middle + 1, to, key, head, serial, csn_max);
-        }
-        self.next_in(from, middle, key, head, serial, csn_max)
-            .or_else(|| self.is_newer(middle, serial, csn_max).then_some(middle))
-            .or_else(|| self.next_in(middle + 1, to, key, head, serial, csn_max))
-    }
-
-    fn is_newer(&self, index: usize, serial: u32, csn_max: u64) -> bool {
-        let item = &self.items[index];
-        item.serial > serial && (1..=csn_max).contains(&item.csn())
-    }
-
-    /// Whether there may be one in `from..to`.
-    fn has_newer(&self, from: usize, to: usize, serial: u32, csn_max: u64) -> bool {
-        self.newest_serial(from, to) > serial && {
-            let all = &self.subtrees[from + (to - from) / 2];
-            self.item(all.oldest).csn() <= csn_max
-        }
-    }
-
-    /// Raises `best` to the last end in `from..to` of those that begin before the key, with a serial above `serial` and a number of at most `csn_max`. None of
-    /// them covers the key.
-    fn last_end<'r>(
-        &'r self,
-        (from, to): (usize, usize),
-        key: &[u8],
-        serial: u32,
-        csn_max: u64,
-        best: &mut &'r [u8],
-    ) {
-        if !self.has_newer(from, to, serial, csn_max) {
-            return;
-        }
-        let middle = from + (to - from) / 2;
-        let furthest = self.item(self.subtrees[middle].furthest);
-        if !furthest.ends_after(best) {
-            return;
-        }
-        let item = &self.items[middle];
-        if *item.lo < *key {
-            self.last_end((middle + 1, to), key, serial, csn_max, best);
-            let hi = item.hi().filter(|hi| hi > best);
-            if let Some(hi) = hi.filter(|_| self.is_newer(middle, serial, csn_max)) {
-                *best = hi;
-            }
-        }
-        self.last_end((from, middle), key, serial, csn_max, best);
-    }
-}
-
 /// One published state.
 #[derive(Debug)]
 struct Set {
-    runs: Vec<Arc<Run>>,
-    /// Those of which it is known what was written in them since, once more.
-    known: Vec<Arc<Run>>,
+    all: Runs,
+    /// Those of which it is known what was written in them since.
+    known: Runs,
     /// Tombstones ever added.
     serial: u32,
     older: *mut Set,
@@ -447,18 +117,18 @@ impl RangeTombstones {
     pub fn cover(&self, key: &[u8], csn_max: u64) -> u64 {
         match self.set() {
             None => 0,
-            Some(set) => set.cover(key, csn_max).csn,
+            Some(set) => set.all.cover(key, csn_max).csn,
         }
     }
 
     /// The newest tombstone over the key, of those with a number of at most `csn_max`.
     pub fn covering(&self, key: &[u8], csn_max: u64) -> Option<&RangeTombstone> {
-        self.set()?.cover(key, csn_max).item
+        self.set()?.all.cover(key, csn_max).item
     }
 
     /// The least lower bound above the key, of tombstones of any number: none begins between.
     pub fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
-        self.set()?.next_lo(key, 0, u64::MAX)
+        self.set()?.all.next_lo(key, 0, u64::MAX)
     }
 
     /// A value is about to be written to an entry. Writer only.
@@ -477,11 +147,11 @@ impl RangeTombstones {
         key: &[u8],
         csn_max: u64,
     ) -> Option<Dead<'b>> {
-        let set = self.set()?;
-        let Best { item, serial, .. } = set.cover(key, csn_max);
+        let all = &self.set()?.all;
+        let Best { item, serial, .. } = all.cover(key, csn_max);
         let dead = item?.dead_after(memory, key)?;
         // Where a newer one begins, it is that which knows.
-        Some(match (dead, set.next_lo(key, serial, csn_max)) {
+        Some(match (dead, all.next_lo(key, serial, csn_max)) {
             (Dead::Until(end), Some(lo)) => Dead::Until(end.min(lo)),
             (Dead::ToTheEnd, Some(lo)) => Dead::Until(lo),
             (dead, None) => dead,
@@ -495,12 +165,10 @@ impl RangeTombstones {
         key: &[u8],
         csn_max: u64,
     ) -> Option<&'b [u8]> {
-        let set = self.set()?;
-        let Best { item, serial, .. } = set.cover(key, csn_max);
+        let all = &self.set()?.all;
+        let Best { item, serial, .. } = all.cover(key, csn_max);
         let mut end = item?.dead_before(memory, key)?;
-        for run in &set.runs {
-            run.last_end((0, run.items.len()), key, serial, csn_max, &mut end);
-        }
+        all.last_end(key, serial, csn_max, &mut end);
         (end < key).then_some(end)
     }
 
@@ -516,16 +184,16 @@ impl RangeTombstones {
             serial,
             written,
         });
-        let (mut runs, mut known) = match self.set() {
-            Some(set) => (set.runs.clone(), set.known.clone()),
+        let (mut all, mut known) = match self.set() {
+            Some(set) => (set.all.clone(), set.known.clone()),
             None => Default::default(),
         };
-        fold(&mut runs, &tombstone, |_| ());
+        all.add(&tombstone, |_| ());
         if tombstone.written.is_known() {
-            fold(&mut known, &tombstone, forget_covered);
+            known.add(&tombstone, forget_covered);
         }
         let set = Box::into_raw(Box::new(Set {
-            runs,
+            all,
             known,
             serial,
             older: self.current.load(Ordering::Relaxed),
@@ -536,8 +204,7 @@ impl RangeTombstones {
 
     /// Whether another one may know what is written in it.
     pub fn may_know_more(&self) -> bool {
-        let known = self.set().map_or(&[][..], |set| &set.known);
-        known.iter().map(|run| run.items.len()).sum::<usize>() < KNOWN_MAX
+        self.set().is_none_or(|set| set.known.len() < KNOWN_MAX)
     }
 
     /// Gives a tombstone the number of its commit. Writer only.
@@ -554,101 +221,30 @@ impl RangeTombstones {
 
     /// The tombstones with a number of at most `csn_max` that delete something of `lo..hi`, by lower bound in each run.
     pub fn overlapping(&self, lo: &[u8], hi: Option<&[u8]>, csn_max: u64) -> Vec<&RangeTombstone> {
-        let mut found = Vec::new();
-        for run in self.set().into_iter().flat_map(|set| &set.runs) {
-            run.overlapping(0, run.items.len(), lo, hi, &mut found);
-        }
+        let Some(set) = self.set() else {
+            return Vec::new();
+        };
+        let mut found = set.all.overlapping(lo, hi);
         found.retain(|item| (1..=csn_max).contains(&item.csn()));
         found
     }
 
     /// All tombstones with a number of at most `csn_max`, by lower bound and number.
     pub fn list(&self, csn_max: u64) -> Vec<Arc<RangeTombstone>> {
-        let mut list: Vec<_> = self
-            .set()
-            .into_iter()
-            .flat_map(|set| &set.runs)
-            .flat_map(|run| &run.items)
-            .filter(|item| (1..=csn_max).contains(&item.csn()))
-            .cloned()
-            .collect();
+        let all = self.set().into_iter().flat_map(|set| set.all.iter());
+        let seen = all.filter(|item| (1..=csn_max).contains(&item.csn()));
+        let mut list: Vec<_> = seen.cloned().collect();
         list.sort_by(|a, b| a.lo.cmp(&b.lo).then(a.csn().cmp(&b.csn())));
         list
     }
 }
 
 impl Set {
-    fn cover(&self, key: &[u8], csn_max: u64) -> Best<'_> {
-        cover(&self.runs, key, csn_max)
-    }
-
-    fn next_lo(&self, key: &[u8], serial: u32, csn_max: u64) -> Option<&[u8]> {
-        let begins = (self.runs.iter()).filter_map(|run| run.next_lo(key, serial, csn_max));
-        begins.min()
-    }
-
     #[cold]
     fn note_written(&self, memory: Memory<'_>, entry: EntryRef) {
         let key = Entry::of(memory, entry).key();
-        if let Some(item) = cover(&self.known, key, CSN_UNCOMMITTED).item {
+        if let Some(item) = self.known.cover(key, CSN_UNCOMMITTED).item {
             item.written.note(memory, entry);
-        }
-    }
-}
-
-#[cold]
-fn cover<'r>(runs: &'r [Arc<Run>], key: &[u8], csn_max: u64) -> Best<'r> {
-    let mut best = Best::default();
-    // The last run holds the newest tombstones.
-    for run in runs.iter().rev() {
-        run.cover(key, csn_max, &mut best);
-    }
-    best
-}
-
-/// Adds a tombstone to runs of falling length. `thin` may take others out of those that are folded.
-fn fold(
-    runs: &mut Vec<Arc<Run>>,
-    tombstone: &Arc<RangeTombstone>,
-    thin: impl Fn(&mut Vec<Arc<RangeTombstone>>),
-) {
-    let mut items = vec![Arc::clone(tombstone)];
-    while let Some(last) = runs.pop_if(|last| last.items.len() <= items.len()) {
-        items = merge(&last.items, &items);
-        thin(&mut items);
-    }
-    if !items.is_empty() {
-        runs.push(Arc::new(Run::new(items)));
-    }
-}
-
-/// Takes out what the newest committed one covers: whatever is written there is noted with that or a later one.
-fn forget_covered(items: &mut Vec<Arc<RangeTombstone>>) {
-    let committed = items.iter().filter(|item| item.csn() < CSN_UNCOMMITTED);
-    let Some(newest) = committed.max_by_key(|item| item.serial).cloned() else {
-        return;
-    };
-    items.retain(|item| {
-        let is_covered = newest.lo <= item.lo && reaches_further(&newest, item);
-        item.serial >= newest.serial || !is_covered
-    });
-}
-
-/// Both sorted lists as one; undone tombstones are left out.
-fn merge(a: &[Arc<RangeTombstone>], b: &[Arc<RangeTombstone>]) -> Vec<Arc<RangeTombstone>> {
-    let mut merged = Vec::with_capacity(a.len() + b.len());
-    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
-    loop {
-        let next = match (a.peek(), b.peek()) {
-            (Some(x), Some(y)) if y.lo < x.lo => b.next(),
-            (Some(_), _) => a.next(),
-            (None, _) => b.next(),
-        };
-        let Some(next) = next else {
-            return merged;
-        };
-        if next.csn() != 0 {
-            merged.push(next.clone());
         }
     }
 }
