@@ -14,10 +14,7 @@ use crate::{
     engine::Engine,
     state::{Generation, State},
     sync::{Arc, Condvar, Mutex},
-    txn::{
-        ORDERED_RUN_BYTES, TxnKind, VALUE_BUFFERED_BYTES_MAX, check_key_bytes, check_value_bytes,
-        outgrows_buffer,
-    },
+    txn::{TxnKind, VALUE_BUFFERED_BYTES_MAX, check_key_bytes, check_value_bytes, outgrows_buffer},
     wal::ops::{EntryOp, OpsBuilder, Write},
 };
 
@@ -38,6 +35,8 @@ use crate::{
 pub struct WriteBatch {
     /// All that steps are about, each once.
     keyspaces: SmallVec<[Keyspace; 1]>,
+    /// From which step on they are about which of those.
+    turns: SmallVec<[(u32, u32); 1]>,
     /// The steps, as the log will have them.
     ops: OpsBuilder,
     /// Bytes of keys and values that would go through the write buffer.
@@ -197,9 +196,17 @@ impl WriteBatch {
     fn note(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
         let known = |other: &Keyspace| Arc::ptr_eq(&other.core, &keyspace.core);
         // Most batches are about one keyspace, or go on with the last.
-        if !self.keyspaces.iter().rev().any(known) {
-            self.keyspaces.push(keyspace.clone());
+        let index = match self.keyspaces.iter().rposition(known) {
+            Some(index) => index as u32,
+            None => {
+                self.keyspaces.push(keyspace.clone());
+                self.keyspaces.len() as u32 - 1
+            }
+        };
+        if self.turns.last().is_none_or(|&(_, last)| last != index) {
+            self.turns.push((self.ops.op_count(), index));
         }
+        assert!(!self.ops.is_full(), "a batch has less than 2^32 steps");
         self.longest_key = self.longest_key.max(key.len());
         self.longest_value = self.longest_value.max(value.len());
         self.buffered_bytes += key.len();
@@ -217,16 +224,17 @@ impl WriteBatch {
     /// Its steps in their order.
     fn steps(&self) -> impl Iterator<Item = BatchStep<'_>> {
         let mut keyspace = self.keyspaces.first();
-        let mut expiries = self.expiries.iter();
-        let mut expiring = expiries.next();
+        let (mut turns, mut expiries) = (self.turns.iter(), self.expiries.iter());
+        let (mut turn, mut expiring) = (turns.next(), expiries.next());
         let (mut number, mut at) = (0, 0);
         std::iter::from_fn(move || {
             if at == self.ops.bytes_len() {
                 return None;
             }
-            let op = self.ops.entry_at(at);
-            if let Some(id) = op.keyspace {
-                keyspace = self.keyspaces.iter().find(|it| it.core.id == id);
+            if let Some(&(from, index)) = turn
+                && from == number
+            {
+                (keyspace, turn) = (self.keyspaces.get(index as usize), turns.next());
             }
             let mut expiry = None;
             if let Some(&(of, at)) = expiring
@@ -234,6 +242,7 @@ impl WriteBatch {
             {
                 (expiry, expiring) = (Some(at), expiries.next());
             }
+            let op = self.ops.entry_at(at);
             (at, number) = (op.end, number + 1);
             Some(BatchStep {
                 keyspace: keyspace.expect("it was noted with the step"),
@@ -265,7 +274,7 @@ impl WriteBatch {
 
     /// As [`WriteBatch::apply`], to a direct transaction, past its buffer. Ranges go through the buffer: the batch has none.
     fn load(mut self, txn: &mut WriteTxn) -> Result<()> {
-        if self.is_plain() && self.ops.bytes_len() <= ORDERED_RUN_BYTES {
+        if self.is_plain() && txn.may_load_ops(&self.ops) {
             return txn.load_ops(std::mem::take(&mut self.ops));
         }
         let step_bytes = self.buffered_bytes.div_ceil(self.len());
@@ -401,6 +410,7 @@ impl Database {
         if batch.is_empty() {
             return self.core.engine.check_writable();
         }
+        self.core.engine.check_writable()?;
         batch.check_lengths()?;
         if batch.passes_buffer(&self.core.engine) {
             return self.write_past_buffer(batch);

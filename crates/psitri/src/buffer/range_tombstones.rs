@@ -25,7 +25,7 @@ use run::{Best, Runs, forget_covered};
 pub use written::Dead;
 pub(super) use written::Written;
 
-/// More that know what was written in them would cost writers more than they save readers. Few in tests.
+/// More that know what was written in them would cost writers more than they save readers: the older ones forget it. Few in tests.
 const KNOWN_MAX: usize = if cfg!(debug_assertions) { 12 } else { 1 << 10 };
 
 /// Deletion of all keys in `lo..hi`.
@@ -167,8 +167,8 @@ impl RangeTombstones {
     ) -> Option<&'b [u8]> {
         let all = &self.set()?.all;
         let Best { item, serial, .. } = all.cover(key, csn_max);
-        let mut end = item?.dead_before(memory, key)?;
-        all.last_end(key, serial, csn_max, &mut end);
+        let end = item?.dead_before(memory, key)?;
+        let end = all.last_end(key, serial, csn_max, end)?;
         (end < key).then_some(end)
     }
 
@@ -190,6 +190,11 @@ impl RangeTombstones {
         };
         all.add(&tombstone, |_| ());
         if tombstone.written.is_known() {
+            if known.len() >= KNOWN_MAX {
+                for older in known.split_off_older() {
+                    older.written.forget();
+                }
+            }
             known.add(&tombstone, forget_covered);
         }
         let set = Box::into_raw(Box::new(Set {
@@ -200,11 +205,6 @@ impl RangeTombstones {
         }));
         self.current.store(set, Ordering::Release);
         TombstoneRef(tombstone)
-    }
-
-    /// Whether another one may know what is written in it.
-    pub fn may_know_more(&self) -> bool {
-        self.set().is_none_or(|set| set.known.len() < KNOWN_MAX)
     }
 
     /// Gives a tombstone the number of its commit. Writer only.

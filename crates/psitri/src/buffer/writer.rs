@@ -283,8 +283,7 @@ impl BufferWriter {
     /// Deletes a range, uncommitted. Versions of the same transaction inside of the range go on to win over it:
     /// turn those that are older than the deletion into tombstones (see `uncommitted_in_range`).
     pub fn add_range_tombstone(&mut self, lo: &[u8], hi: Option<&[u8]>) -> TombstoneRef {
-        let knows = self.buffer.range_tombstones.may_know_more() && self.has_many(lo, hi);
-        let written = match knows {
+        let written = match self.has_many(lo, hi) {
             true => Written::nothing(),
             false => Written::unknown(),
         };

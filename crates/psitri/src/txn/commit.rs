@@ -22,7 +22,8 @@ impl WriteTxn {
         self.log_parts_as(None, durability)
     }
 
-    /// The same; `record` says for the log what the transaction did, no range among it.
+    /// The same; `record` says for the log what the transaction did, no range among it. It is not used if a key was written more than once, of which the
+    /// log needs the last.
     pub(crate) fn log_parts_as(
         &mut self,
         record: Option<&OpsBuilder>,
@@ -54,6 +55,7 @@ impl WriteTxn {
         } = &mut *first[0].guard;
         let buffer = buffer.as_mut().expect("an open part has a writer");
         ops.clear();
+        let record = record.filter(|record| record.op_count() as usize == touched.len());
         if engine.log.is_some() && record.is_none() {
             encode(ops, first_id, buffer, touched);
             for part in &*others {

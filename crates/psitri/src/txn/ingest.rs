@@ -38,7 +38,7 @@ const RUN_BYTES_MIN: usize = 64 << 10;
 /// Most of it. Places in a run are 32-bit offsets; what is pushed last may lie behind this.
 const RUN_BYTES_MAX: usize = 1 << 31;
 /// A run of entries that come in order. It stays in the cache, and another one in order behind it costs the nodes at the seam.
-pub(crate) const ORDERED_RUN_BYTES: usize = 4 << 20;
+const ORDERED_RUN_BYTES: usize = 4 << 20;
 
 /// When an entry expires that is loaded.
 #[derive(Clone, Copy)]
@@ -257,6 +257,17 @@ impl WriteTxn {
         self.undone_by(result)
     }
 
+    /// Whether they do not take more memory than other loads.
+    pub(crate) fn may_load_ops(&self, ops: &OpsBuilder) -> bool {
+        Run::bytes_of(ops) <= ORDERED_RUN_BYTES.min(self.run_bytes_max())
+    }
+
+    /// Memory for runs.
+    fn run_bytes_max(&self) -> usize {
+        let buffer_bytes = self.db.engine.options.buffer_bytes;
+        (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX)
+    }
+
     fn try_load_batch<'b>(
         &mut self,
         steps: impl Iterator<Item = BatchStep<'b>>,
@@ -310,7 +321,6 @@ impl WriteTxn {
             self.look_at_log(0, 0);
             self.merge_and_go_on()?;
         }
-        let buffer_bytes = self.db.engine.options.buffer_bytes;
         Ok(Load {
             collected: self
                 .parts
@@ -318,7 +328,7 @@ impl WriteTxn {
                 .map(|part| Collected::new(part.id))
                 .collect(),
             bytes_used: 0,
-            bytes_max: (2 * buffer_bytes).clamp(RUN_BYTES_MIN, RUN_BYTES_MAX),
+            bytes_max: self.run_bytes_max(),
         })
     }
 

@@ -46,7 +46,6 @@ use crate::{
 };
 
 pub(crate) use direct::NO_GENERATION;
-pub(crate) use ingest::ORDERED_RUN_BYTES;
 pub use nested::NestedTxn;
 pub(crate) use pop::Ends;
 pub use pop::Entry;

@@ -8,7 +8,7 @@
 //! # Invariants
 //! (1) `places` says where operations of `ops` begin.
 //! (2) All keys agree in their first `shared_bytes` bytes.
-//! (3) After [`Run::sort`], keys ascend, and of equal keys only the entry that came last is left. `ops` has all, in the order of their arrival.
+//! (3) After [`Run::sort`], keys ascend, and of equal keys only the entry that came last is left. `ops` still has all, in the order of their arrival.
 
 use crate::{
     Result,
@@ -79,17 +79,31 @@ impl Run {
         self.is_mixed
     }
 
+    /// Memory that a run of these takes.
+    pub fn bytes_of(ops: &OpsBuilder) -> usize {
+        ops.bytes_len() + ops.op_count() as usize * PLACE_BYTES
+    }
+
     /// Memory in use.
     pub fn bytes_used(&self) -> usize {
         self.ops.bytes_len() + self.places.len() * PLACE_BYTES
     }
 
-    /// Forgets everything but the memory. Adds what it had to the operations for the log, if there are any to add to.
+    /// Forgets everything but the memory. Adds what is left of it to the operations for the log, if there are any to add to.
     pub fn clear(&mut self, ops: Option<&mut OpsBuilder>) {
         match ops {
-            Some(ops) => ops.take(&mut self.ops),
-            None => self.ops.clear(),
+            Some(ops) if self.places.len() == self.ops.op_count() as usize => {
+                ops.take(&mut self.ops);
+            }
+            Some(ops) => {
+                for place in &self.places {
+                    let EntryOp { key, write, .. } = self.ops.entry_at(place.at() as usize);
+                    ops.write(self.keyspace, key, write);
+                }
+            }
+            None => {}
         }
+        self.ops.clear();
         self.places.clear();
         (self.shared_bytes, self.is_mixed) = (0, false);
     }
@@ -108,12 +122,7 @@ impl Run {
         (self.shared_bytes, self.is_mixed) = self.with(key);
         let at = self.ops.bytes_len() as u32;
         self.places.push(Place::new(0, at));
-        match write {
-            Write::Put(value) => self.ops.put(self.keyspace, key, value),
-            Write::PutLarge(pointer) => self.ops.put_large(self.keyspace, key, pointer),
-            Write::Delete => self.ops.delete(self.keyspace, key),
-            Write::DeleteRange(_) => unreachable!("{NO_RANGES}"),
-        }
+        self.ops.write(self.keyspace, key, write);
     }
 
     /// `shared_bytes` and `is_mixed` with another key.

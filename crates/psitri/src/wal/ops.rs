@@ -197,6 +197,17 @@ impl OpsBuilder {
         }
     }
 
+    /// Adds an operation on an entry or a range of them.
+    #[inline]
+    pub fn write(&mut self, keyspace: u32, key: &[u8], write: Write<'_>) {
+        match write {
+            Write::Put(value) => self.put(keyspace, key, value),
+            Write::PutLarge(pointer) => self.put_large(keyspace, key, pointer),
+            Write::Delete => self.delete(keyspace, key),
+            Write::DeleteRange(hi) => self.delete_range(keyspace, key, hi),
+        }
+    }
+
     /// Adds [`Op::CreateKeyspace`].
     pub fn create_keyspace(&mut self, id: u32, expiry: Option<u64>, name: &[u8]) {
         let flag = if expiry.is_some() { FLAG_EXPIRY } else { 0 };

@@ -18,6 +18,9 @@ use crate::{
     sync::Arc,
 };
 
+/// Tombstones that a search for the next one looks at which its reader does not see. Where there are more, it takes one of these: then less is passed at once. Few in tests.
+const UNSEEN_MAX: u32 = if cfg!(debug_assertions) { 3 } else { 64 };
+
 /// See the module text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Runs(Vec<Arc<Run>>);
@@ -59,6 +62,13 @@ struct Sought<'k> {
     sees_all: bool,
 }
 
+/// What is looked for beside a key: tombstones with a higher serial and a number of at most `csn_max`.
+struct Newer<'k> {
+    key: &'k [u8],
+    serial: u32,
+    csn_max: u64,
+}
+
 /// The newest tombstone found so far; serial 0 is none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Best<'r> {
@@ -71,6 +81,16 @@ impl Runs {
     /// Number of tombstones.
     pub fn len(&self) -> usize {
         self.0.iter().map(|run| run.items.len()).sum()
+    }
+
+    /// Takes the older half out, and returns it.
+    pub fn split_off_older(&mut self) -> Vec<Arc<RangeTombstone>> {
+        let mut items: Vec<_> = self.iter().cloned().collect();
+        items.sort_unstable_by_key(|item| item.serial);
+        let mut newer = items.split_off(items.len() / 2);
+        newer.sort_by(|a, b| a.lo.cmp(&b.lo));
+        self.0 = vec![Arc::new(Run::new(newer))];
+        items
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Arc<RangeTombstone>> {
@@ -104,18 +124,31 @@ impl Runs {
         best
     }
 
-    /// The least lower bound above a key, of tombstones with a serial above `serial` and a number of at most `csn_max`.
+    /// A lower bound above a key up to which none begins that is newer than `serial` and was committed up to `csn_max`.
     pub fn next_lo(&self, key: &[u8], serial: u32, csn_max: u64) -> Option<&[u8]> {
         let begins = (self.0.iter()).filter_map(|run| run.next_lo(key, serial, csn_max));
         begins.min()
     }
 
-    /// Raises `end` to the last end of those that begin before the key, with a serial above `serial` and a number of at most `csn_max`. None of them covers
-    /// the key.
-    pub fn last_end<'r>(&'r self, key: &[u8], serial: u32, csn_max: u64, end: &mut &'r [u8]) {
+    /// Raises `end` to where none ends behind, up to a key, that begins before the key, is newer than `serial` and was committed up to `csn_max`. None of them
+    /// covers the key. `None`: that was not found out.
+    pub fn last_end<'r>(
+        &'r self,
+        key: &[u8],
+        serial: u32,
+        csn_max: u64,
+        mut end: &'r [u8],
+    ) -> Option<&'r [u8]> {
+        let mut left = UNSEEN_MAX;
         for run in &self.0 {
-            run.last_end((0, run.items.len()), key, serial, csn_max, end);
+            let newer = Newer {
+                key,
+                serial,
+                csn_max,
+            };
+            run.last_end((0, run.items.len()), &newer, &mut left, &mut end)?;
         }
+        Some(end)
     }
 
     /// Those that overlap `lo..hi`, by lower bound in each run.
@@ -331,43 +364,55 @@ impl Run {
 
     /// As [`Runs::next_lo`].
     fn next_lo(&self, key: &[u8], serial: u32, csn_max: u64) -> Option<&[u8]> {
-        let head = self.head_sought(key);
-        let index = self.next_in(0, self.items.len(), key, head, serial, csn_max)?;
+        let newer = Newer {
+            key,
+            serial,
+            csn_max,
+        };
+        let mut left = UNSEEN_MAX;
+        let index = self.next_in(
+            (0, self.items.len()),
+            &newer,
+            self.head_sought(key),
+            &mut left,
+        )?;
         Some(self.items[index].lo())
     }
 
     /// As [`Run::next_lo`], the index in `from..to`. No head: the key is less than all lower bounds.
     fn next_in(
         &self,
-        from: usize,
-        to: usize,
-        key: &[u8],
+        (from, to): (usize, usize),
+        newer: &Newer<'_>,
         head: Option<u64>,
-        serial: u32,
-        csn_max: u64,
+        left: &mut u32,
     ) -> Option<usize> {
-        if !self.has_newer(from, to, serial, csn_max) {
+        if !self.has_newer(from, to, newer) {
             return None;
         }
         let middle = from + (to - from) / 2;
-        if head.is_some_and(|head| self.begins(middle, key, head)) {
-            return self.next_in(middle + 1, to, key, head, serial, csn_max);
+        if head.is_some_and(|head| self.begins(middle, newer.key, head)) {
+            return self.next_in((middle + 1, to), newer, head, left);
         }
-        self.next_in(from, middle, key, head, serial, csn_max)
-            .or_else(|| self.is_newer(middle, serial, csn_max).then_some(middle))
-            .or_else(|| self.next_in(middle + 1, to, key, head, serial, csn_max))
-    }
-
-    fn is_newer(&self, index: usize, serial: u32, csn_max: u64) -> bool {
-        let item = &self.items[index];
-        item.serial > serial && (1..=csn_max).contains(&item.csn())
+        if let Some(found) = self.next_in((from, middle), newer, head, left) {
+            return Some(found);
+        }
+        let item = &self.items[middle];
+        if item.serial > newer.serial {
+            // One that was undone says 0, and counts.
+            if item.csn() <= newer.csn_max || *left == 0 {
+                return Some(middle);
+            }
+            *left -= 1;
+        }
+        self.next_in((middle + 1, to), newer, head, left)
     }
 
     /// Whether there may be one in `from..to`.
-    fn has_newer(&self, from: usize, to: usize, serial: u32, csn_max: u64) -> bool {
-        self.newest_serial(from, to) > serial && {
+    fn has_newer(&self, from: usize, to: usize, newer: &Newer<'_>) -> bool {
+        self.newest_serial(from, to) > newer.serial && {
             let all = &self.subtrees[from + (to - from) / 2];
-            self.item(all.oldest).csn() <= csn_max
+            self.item(all.oldest).csn() <= newer.csn_max
         }
     }
 
@@ -375,28 +420,30 @@ impl Run {
     fn last_end<'r>(
         &'r self,
         (from, to): (usize, usize),
-        key: &[u8],
-        serial: u32,
-        csn_max: u64,
-        best: &mut &'r [u8],
-    ) {
-        if !self.has_newer(from, to, serial, csn_max) {
-            return;
+        newer: &Newer<'_>,
+        left: &mut u32,
+        end: &mut &'r [u8],
+    ) -> Option<()> {
+        if !self.has_newer(from, to, newer) {
+            return Some(());
         }
         let middle = from + (to - from) / 2;
         let furthest = self.item(self.subtrees[middle].furthest);
-        if !furthest.ends_after(best) {
-            return;
+        if !furthest.ends_after(end) {
+            return Some(());
         }
         let item = &self.items[middle];
-        if *item.lo < *key {
-            self.last_end((middle + 1, to), key, serial, csn_max, best);
-            let hi = item.hi().filter(|hi| hi > best);
-            if let Some(hi) = hi.filter(|_| self.is_newer(middle, serial, csn_max)) {
-                *best = hi;
+        if *item.lo < *newer.key {
+            self.last_end((middle + 1, to), newer, left, end)?;
+            if item.serial > newer.serial && item.ends_after(end) {
+                if (1..=newer.csn_max).contains(&item.csn()) {
+                    *end = item.hi()?;
+                } else {
+                    *left = left.checked_sub(1)?;
+                }
             }
         }
-        self.last_end((from, middle), key, serial, csn_max, best);
+        self.last_end((from, middle), newer, left, end)
     }
 }
 

@@ -9,8 +9,8 @@
 //! # Invariants
 //! 1. Who writes a value notes it with the newest tombstone over the key of those that know, before the version can be found. So what a reader sees of a range for which one of them
 //!    is the newest tombstone (of all that it sees) lies from `first` to `last`, up to where a newer one begins. A tombstone is undone after all that was written over it.
-//! 2. A tombstone knows from its beginning or never. It does not where a transaction is written anew, from the log or into another buffer: versions may come before a tombstone that
-//!    they win over. Nor where few entries lie in the range: writers would look for nothing worth it.
+//! 2. A tombstone knows from its beginning, or never. It does not where a transaction is written anew, from the log or into another buffer: versions may come before a tombstone that
+//!    they win over. Nor where few entries lie in the range: writers would look for nothing worth it. Where many know, the older ones forget, before anything else is written.
 
 use std::cmp::Ordering as Order;
 
@@ -52,6 +52,11 @@ impl Written {
         self.first.load(Ordering::Relaxed) != UNKNOWN
     }
 
+    /// Nothing is noted any more. Writer only.
+    pub fn forget(&self) {
+        self.first.store(UNKNOWN, Ordering::Release);
+    }
+
     /// A value is about to be written to an entry. Writer only, where it is known what was written before.
     pub fn note(&self, memory: Memory<'_>, entry: EntryRef) {
         let key = Entry::of(memory, entry).key();
@@ -69,10 +74,11 @@ impl Written {
     }
 
     fn keys<'m>(&self, memory: Memory<'m>) -> Keys<'m> {
-        if !self.is_known() {
+        // Each once: it may be forgotten meanwhile.
+        let places = [&self.first, &self.last].map(|place| place.load(Ordering::Acquire));
+        if places.contains(&UNKNOWN) {
             return Keys::Unknown;
         }
-        let places = [&self.first, &self.last].map(|place| place.load(Ordering::Acquire));
         // Where one is there before the other, it is of a commit that the reader does not see.
         if places.contains(&0) {
             return Keys::None;
