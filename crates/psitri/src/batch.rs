@@ -35,8 +35,8 @@ use crate::{
 pub struct WriteBatch {
     /// All that steps are about, each once.
     keyspaces: SmallVec<[Keyspace; 1]>,
-    /// From which step on they are about which of those.
-    turns: SmallVec<[(u32, u32); 1]>,
+    /// From which step on they are about which of those, if not about the first.
+    turns: Vec<(u32, u32)>,
     /// The steps, as the log will have them.
     ops: OpsBuilder,
     /// Bytes of keys and values that would go through the write buffer.
@@ -203,7 +203,7 @@ impl WriteBatch {
                 self.keyspaces.len() as u32 - 1
             }
         };
-        if self.turns.last().is_none_or(|&(_, last)| last != index) {
+        if self.turns.last().map_or(0, |&(_, last)| last) != index {
             self.turns.push((self.ops.op_count(), index));
         }
         assert!(!self.ops.is_full(), "a batch has less than 2^32 steps");

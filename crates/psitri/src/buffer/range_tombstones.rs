@@ -128,7 +128,7 @@ impl RangeTombstones {
 
     /// The least lower bound above the key, of tombstones of any number: none begins between.
     pub fn next_lo(&self, key: &[u8]) -> Option<&[u8]> {
-        self.set()?.all.next_lo(key, 0, u64::MAX)
+        self.set()?.all.next_lo(key, 0)
     }
 
     /// A value is about to be written to an entry. Writer only.
@@ -151,7 +151,7 @@ impl RangeTombstones {
         let Best { item, serial, .. } = all.cover(key, csn_max);
         let dead = item?.dead_after(memory, key)?;
         // Where a newer one begins, it is that which knows.
-        Some(match (dead, all.next_lo(key, serial, csn_max)) {
+        Some(match (dead, all.next_lo(key, serial)) {
             (Dead::Until(end), Some(lo)) => Dead::Until(end.min(lo)),
             (Dead::ToTheEnd, Some(lo)) => Dead::Until(lo),
             (dead, None) => dead,

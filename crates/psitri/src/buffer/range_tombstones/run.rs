@@ -18,7 +18,7 @@ use crate::{
     sync::Arc,
 };
 
-/// Tombstones that a search for the next one looks at which its reader does not see. Where there are more, it takes one of these: then less is passed at once. Few in tests.
+/// Tombstones that [`Runs::last_end`] looks at which its reader does not see. Few in tests.
 const UNSEEN_MAX: u32 = if cfg!(debug_assertions) { 3 } else { 64 };
 
 /// See the module text.
@@ -124,9 +124,9 @@ impl Runs {
         best
     }
 
-    /// A lower bound above a key up to which none begins that is newer than `serial` and was committed up to `csn_max`.
-    pub fn next_lo(&self, key: &[u8], serial: u32, csn_max: u64) -> Option<&[u8]> {
-        let begins = (self.0.iter()).filter_map(|run| run.next_lo(key, serial, csn_max));
+    /// The least lower bound above a key, of tombstones that are newer than `serial`, whoever sees them.
+    pub fn next_lo(&self, key: &[u8], serial: u32) -> Option<&[u8]> {
+        let begins = (self.0.iter()).filter_map(|run| run.next_lo(key, serial));
         begins.min()
     }
 
@@ -363,19 +363,8 @@ impl Run {
     }
 
     /// As [`Runs::next_lo`].
-    fn next_lo(&self, key: &[u8], serial: u32, csn_max: u64) -> Option<&[u8]> {
-        let newer = Newer {
-            key,
-            serial,
-            csn_max,
-        };
-        let mut left = UNSEEN_MAX;
-        let index = self.next_in(
-            (0, self.items.len()),
-            &newer,
-            self.head_sought(key),
-            &mut left,
-        )?;
+    fn next_lo(&self, key: &[u8], serial: u32) -> Option<&[u8]> {
+        let index = self.next_in((0, self.items.len()), key, self.head_sought(key), serial)?;
         Some(self.items[index].lo())
     }
 
@@ -383,29 +372,21 @@ impl Run {
     fn next_in(
         &self,
         (from, to): (usize, usize),
-        newer: &Newer<'_>,
+        key: &[u8],
         head: Option<u64>,
-        left: &mut u32,
+        serial: u32,
     ) -> Option<usize> {
-        if !self.has_newer(from, to, newer) {
+        if self.newest_serial(from, to) <= serial {
             return None;
         }
         let middle = from + (to - from) / 2;
-        if head.is_some_and(|head| self.begins(middle, newer.key, head)) {
-            return self.next_in((middle + 1, to), newer, head, left);
+        if head.is_some_and(|head| self.begins(middle, key, head)) {
+            return self.next_in((middle + 1, to), key, head, serial);
         }
-        if let Some(found) = self.next_in((from, middle), newer, head, left) {
-            return Some(found);
-        }
-        let item = &self.items[middle];
-        if item.serial > newer.serial {
-            // One that was undone says 0, and counts.
-            if item.csn() <= newer.csn_max || *left == 0 {
-                return Some(middle);
-            }
-            *left -= 1;
-        }
-        self.next_in((middle + 1, to), newer, head, left)
+        let is_it = self.items[middle].serial > serial;
+        self.next_in((from, middle), key, head, serial)
+            .or(is_it.then_some(middle))
+            .or_else(|| self.next_in((middle + 1, to), key, head, serial))
     }
 
     /// Whether there may be one in `from..to`.
