@@ -18,7 +18,7 @@ use crate::{
     wal::ops::{EntryOp, OpsBuilder, Write},
 };
 
-/// Puts and removals to be applied at once, without reading. Applied by [`Database::write`].
+/// Puts and removals to be applied at once, without reading. Applied by [`Database::write`]. A batch has less than 2^32 steps; one more panics.
 ///
 /// ```
 /// # fn main() -> Result<(), psitri::Error> {
