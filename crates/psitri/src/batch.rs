@@ -253,6 +253,7 @@ impl WriteBatch {
     }
 
     fn apply(&self, txn: &mut WriteTxn) -> Result<()> {
+        self.check_lengths()?;
         if self.len() < STEPS_AHEAD / 4 {
             return self.steps().try_for_each(|step| step.apply(txn));
         }
@@ -274,6 +275,7 @@ impl WriteBatch {
 
     /// As [`WriteBatch::apply`], to a direct transaction, past its buffer. Ranges go through the buffer: the batch has none.
     fn load(mut self, txn: &mut WriteTxn) -> Result<()> {
+        self.check_lengths()?;
         if self.is_plain() && txn.may_load_ops(&self.ops) {
             return txn.load_ops(std::mem::take(&mut self.ops));
         }
@@ -410,8 +412,6 @@ impl Database {
         if batch.is_empty() {
             return self.core.engine.check_writable();
         }
-        self.core.engine.check_writable()?;
-        batch.check_lengths()?;
         if batch.passes_buffer(&self.core.engine) {
             return self.write_past_buffer(batch);
         }

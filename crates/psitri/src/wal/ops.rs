@@ -250,6 +250,7 @@ impl OpsBuilder {
     }
 
     /// The operation on entries that begins at a byte of the payload, where that ended when the operation was added. None of the list is on keyspaces as a whole.
+    /// Without the checks of [`OpsIter`]: these bytes were written here.
     ///
     /// # Panics
     /// If that is not so.
@@ -441,19 +442,7 @@ impl<'a> OpsIter<'a> {
         Ok(byte)
     }
 
-    #[inline]
     fn number(&mut self, max: u64) -> Result<u64, OpsError> {
-        if let Some(&byte) = self.payload.get(self.at)
-            && byte < 0x80
-            && u64::from(byte) <= max
-        {
-            self.at += 1;
-            return Ok(u64::from(byte));
-        }
-        self.long_number(max)
-    }
-
-    fn long_number(&mut self, max: u64) -> Result<u64, OpsError> {
         let mut number = 0;
         for shift in (0..35).step_by(7) {
             let byte = self.byte()?;
