@@ -3,11 +3,12 @@
 //! Every layer has a cursor of its own. Going forward all of them stand at or after the position, going backward at or
 //! before it; the position is the least (greatest) of them, and the newest layer that has something to say about its key
 //! decides. How that is done, and how it is left out for runs of entries of one source, is in `cursor/join.rs`; how it is done for many keys at
-//! once where the keys of several sources alternate, in `cursor/lockstep.rs`, and of two in `cursor/pair.rs`.
+//! once where the keys of several sources alternate, in `cursor/lockstep.rs`, and where they are of layers and one leaf, in `cursor/leaf_join.rs`.
 
 mod join;
+mod leaf_join;
 mod lockstep;
-mod pair;
+mod several;
 
 use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 
@@ -526,7 +527,10 @@ impl<'a> Cursor<'a> {
                 At::Layer(layer) if self.lead > 0 && self.view.now == 0 => {
                     self.visit_led(layer, &mut visit)?
                 }
-                At::Ahead => self.visit_found(&mut visit),
+                At::Ahead => match self.visit_found(&mut visit) {
+                    ControlFlow::Continue(()) => self.visit_joined(&mut key_buffer, &mut visit)?,
+                    flow => flow,
+                },
                 _ => visit(self.key(), self.value),
             };
             if flow.is_break() {

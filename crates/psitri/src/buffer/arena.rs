@@ -404,6 +404,13 @@ mod native {
             unsafe { self.at(offset, 4, 4).cast::<u32>().read() }
         }
 
+        /// The eight plain bytes of a word, as a big-endian number.
+        #[inline(always)]
+        pub fn read_u64_be(self, offset: usize) -> u64 {
+            // SAFETY: in bounds and aligned (1), plain bytes (2).
+            u64::from_be(unsafe { self.at(offset, 8, 8).cast::<u64>().read() })
+        }
+
         /// Plain bytes.
         #[inline(always)]
         pub fn bytes(self, offset: usize, len: usize) -> &'a [u8] {

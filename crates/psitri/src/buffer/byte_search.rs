@@ -104,6 +104,63 @@ pub(super) fn byte_up_to(most: u32, word_at: impl Fn(usize) -> u64) -> Option<u8
     Some(64 * word as u8 + 63 - bits.leading_zeros() as u8)
 }
 
+/// The bytes of a bitmap of four words, in order.
+pub(super) struct Bytes {
+    bitmap: [u64; 4],
+    forward: bool,
+    /// The present word, and what is left of it.
+    word: usize,
+    bits: u64,
+}
+
+impl Bytes {
+    /// Those at or above a number (to 256), or, going backward, those that are less than it by two or more.
+    #[inline(always)]
+    pub fn behind(bitmap: [u64; 4], number: u32, forward: bool) -> Bytes {
+        let (word, bits) = if forward {
+            match number {
+                256 => (3, 0),
+                _ => (number / 64, u64::MAX << (number % 64)),
+            }
+        } else {
+            match number.checked_sub(2) {
+                None => (0, 0),
+                Some(most) => (most / 64, u64::MAX >> (63 - most % 64)),
+            }
+        };
+        let word = word as usize;
+        Bytes {
+            bits: bitmap[word] & bits,
+            bitmap,
+            forward,
+            word,
+        }
+    }
+
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<usize> {
+        while self.bits == 0 {
+            let last = if self.forward { 3 } else { 0 };
+            if self.word == last {
+                return None;
+            }
+            self.word = if self.forward {
+                self.word + 1
+            } else {
+                self.word - 1
+            };
+            self.bits = self.bitmap[self.word];
+        }
+        let bit = if self.forward {
+            self.bits.trailing_zeros()
+        } else {
+            63 - self.bits.leading_zeros()
+        };
+        self.bits &= !(1 << bit);
+        Some(64 * self.word + bit as usize)
+    }
+}
+
 /// The least of the first `count` bytes at or above `least`, and its index; every byte is inverted by `flip` first.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
@@ -193,6 +250,31 @@ mod tests {
             }
             let none = equal_slots_portable(words, mask, 0x7aaa_aaaa & mask);
             assert_eq!(equal_slots(words, mask, 0x7aaa_aaaa & mask), none);
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_bitmap_come_in_order() {
+        let bitmaps = [
+            [0; 4],
+            [u64::MAX; 4],
+            [1 << 63, 0, 1, 1 << 63],
+            [0, 0x8000_0000_0000_0001, 0, 0],
+            [0x5555, 0, u64::MAX << 7, 1],
+        ];
+        for bitmap in bitmaps {
+            let has = |byte: &usize| bitmap[byte / 64] >> (byte % 64) & 1 != 0;
+            for number in 0..=256u32 {
+                let mut bytes = Bytes::behind(bitmap, number, true);
+                let found: Vec<usize> = std::iter::from_fn(|| bytes.next()).collect();
+                let expected: Vec<usize> = (number as usize..256).filter(has).collect();
+                assert_eq!(found, expected, "from {number}");
+                let mut bytes = Bytes::behind(bitmap, number, false);
+                let found: Vec<usize> = std::iter::from_fn(|| bytes.next()).collect();
+                let below = (number as usize).saturating_sub(1);
+                let expected: Vec<usize> = (0..below).rev().filter(has).collect();
+                assert_eq!(found, expected, "below {number}");
+            }
         }
     }
 

@@ -28,7 +28,7 @@ use super::walk::Walk;
 use crate::sync::Ordering;
 
 #[cfg(not(loom))]
-pub(crate) use coming::Standing;
+pub(crate) use coming::{Coming, Standing};
 
 /// Most entries to walk ahead: enough to hide a miss each, few enough to stay in the first cache.
 const AHEAD_MAX: usize = 64;
@@ -124,7 +124,7 @@ impl<'b> BufferCursor<'b> {
     #[inline]
     pub fn key_ahead(&self, forward: bool) -> Option<(usize, &'b [u8])> {
         let ahead = &self.ahead;
-        let steps = (ahead.low.saturating_sub(ahead.next)).min(ahead.version_ahead);
+        let steps = ahead.low.saturating_sub(ahead.next);
         if steps == 0 || ahead.forward != forward {
             return None;
         }

@@ -113,6 +113,27 @@ pub(super) fn wants_room(kind: Kind, payload: &[u8]) -> bool {
     kind == Kind::Value && payload.len() <= ROOM_PAYLOAD_BYTES_MAX
 }
 
+/// What keys are expected to begin with.
+#[cfg(not(loom))]
+pub(crate) struct Prefix<'p> {
+    bytes: &'p [u8],
+    /// The first 8 bytes as a big-endian number, and which of its bits there are.
+    word: u64,
+    mask: u64,
+}
+
+#[cfg(not(loom))]
+impl<'p> Prefix<'p> {
+    #[inline(always)]
+    pub fn new(bytes: &'p [u8]) -> Prefix<'p> {
+        Prefix {
+            bytes,
+            word: crate::node::head(bytes),
+            mask: !u64::MAX.unbounded_shr(bytes.len() as u32 * 8),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a> {
     memory: Memory<'a>,
@@ -147,6 +168,46 @@ impl<'a> Entry<'a> {
     pub fn key(self) -> &'a [u8] {
         let len = self.memory.read_u32(self.at + KEY_LEN) as usize;
         self.memory.bytes(self.at + KEY, len)
+    }
+
+    /// If the key begins with a prefix: the 8 bytes behind it, as a big-endian number, filled with zeros.
+    ///
+    /// Words of the padded key are loaded, whatever its length: branches on it would not be foreseen.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn head_behind(self, prefix: &Prefix<'_>) -> Option<u64> {
+        let len = self.memory.read_u32(self.at + KEY_LEN) as usize;
+        let skip = prefix.bytes.len();
+        if len < skip {
+            return None;
+        }
+        if len == 0 {
+            return Some(0);
+        }
+        let word = |at: usize| self.memory.read_u64_be(self.at + KEY + at);
+        let first = word(0);
+        if (first ^ prefix.word) & prefix.mask != 0 {
+            return None;
+        }
+        let (word_at, first) = match skip < UNIT_BYTES {
+            true => (0, first),
+            false => {
+                if self.key()[..skip] != *prefix.bytes {
+                    return None;
+                }
+                if len == skip {
+                    return Some(0);
+                }
+                let word_at = skip / UNIT_BYTES * UNIT_BYTES;
+                (word_at, word(word_at))
+            }
+        };
+        let next_at = word_at + UNIT_BYTES;
+        let next_at = std::hint::select_unpredictable(next_at < len, next_at, word_at);
+        let bits = (skip - word_at) as u32 * 8;
+        // What is not of the key is cut off.
+        let head = first << bits | word(next_at).unbounded_shr(64 - bits);
+        Some(head & !u64::MAX.unbounded_shr((len - skip) as u32 * 8))
     }
 
     #[inline(always)]

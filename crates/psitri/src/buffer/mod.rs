@@ -45,7 +45,9 @@ mod writer;
 pub use arena::{ARENA_BYTES_MAX, Arena};
 pub use cursor::BufferCursor;
 #[cfg(not(loom))]
-pub(crate) use cursor::Standing;
+pub(crate) use cursor::{Coming, Standing};
+#[cfg(not(loom))]
+pub(crate) use entry::Prefix;
 pub use entry::{CSN_UNCOMMITTED, EntryRef, Found, Kind, LARGE_BYTES, VersionRef};
 pub use error::BufferError;
 pub use keyspace::{BufferStats, KeyspaceBuffer};

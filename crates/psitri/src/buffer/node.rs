@@ -29,7 +29,9 @@
 //! None here; memory is allocated by the caller.
 
 use super::arena::{LINE_BYTES, Memory, UNIT_BYTES};
-use super::byte_search::{byte_from, byte_up_to, equal_mask, least_from, lowest_zero_byte32};
+use super::byte_search::{
+    Bytes, byte_from, byte_up_to, equal_mask, least_from, lowest_zero_byte32,
+};
 use crate::sync::Ordering;
 
 pub(super) const TAG_ENTRY: u32 = 1;
@@ -398,6 +400,15 @@ impl<'a> Node<'a> {
     ///
     /// One look at the keys serves them all; [`Node::next`] and [`Node::prev`] look at them for every child.
     pub fn run(self, from: Position, forward: bool, run: &mut [u32]) -> Run {
+        // Compiled once for each direction.
+        match forward {
+            true => self.run_to(from, true, run),
+            false => self.run_to(from, false, run),
+        }
+    }
+
+    #[inline(always)]
+    fn run_to(self, from: Position, forward: bool, run: &mut [u32]) -> Run {
         if self.tag == TAG_N256 {
             let present = [0, 1, 2, 3].map(|word| self.bitmap(word));
             let children = self.at + N256_CHILDREN;
@@ -426,14 +437,9 @@ impl<'a> Node<'a> {
         slot_of: impl Fn(usize) -> usize,
     ) -> Run {
         let (mut count, mut last) = (0, from);
+        let mut bytes = Bytes::behind(present, from, forward);
         let coming = loop {
-            let byte = match forward {
-                true => byte_from(last, |word| present[word]),
-                false => last
-                    .checked_sub(2)
-                    .and_then(|most| byte_up_to(most, |word| present[word])),
-            };
-            let Some(byte) = byte else {
+            let Some(byte) = bytes.next() else {
                 // Before the child of byte 0 there is the terminal.
                 let terminal = if forward || last == 0 {
                     0
@@ -442,8 +448,8 @@ impl<'a> Node<'a> {
                 };
                 break (terminal != 0).then_some((0, terminal));
             };
-            let slot = self.memory.a32(slot_of(usize::from(byte)));
-            let (position, child) = (1 + Position::from(byte), slot.load(Ordering::Acquire));
+            let slot = self.memory.a32(slot_of(byte));
+            let (position, child) = (1 + byte as Position, slot.load(Ordering::Acquire));
             if count == run.len() || !is_entry(child) {
                 break Some((position, child));
             }

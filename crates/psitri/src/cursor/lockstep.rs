@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Most entries that are found ahead.
-const AHEAD_MAX: usize = 16;
+const AHEAD_MAX: usize = 64;
 /// How many are looked for first.
 const WANT_FIRST: usize = 4;
 /// More sources are not joined ahead: there is a bit for each.
@@ -162,11 +162,10 @@ impl<'a> Cursor<'a> {
                 self.pass_leaf()?;
             }
             if !self.take_alone() || passed != 0 {
-                match self.order[..] {
-                    [At::Tree, At::Layer(layer)] | [At::Layer(layer), At::Tree] => {
-                        self.look_ahead_in_two(layer, passed);
-                    }
-                    _ => self.look_ahead(passed),
+                if self.order.contains(&At::Tree) {
+                    self.look_ahead_in_leaf(passed);
+                } else {
+                    self.look_ahead(passed);
                 }
                 if self.take_ahead() {
                     (self.at, self.run) = (At::Ahead, 0..0);
@@ -192,7 +191,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves the tree to its next leaf.
-    fn pass_leaf(&mut self) -> Result<()> {
+    pub(super) fn pass_leaf(&mut self) -> Result<()> {
         self.lockstep.is_behind = false;
         let moved = match self.forward {
             true => self.tree.next(),
@@ -228,7 +227,8 @@ impl<'a> Cursor<'a> {
         let (mut alone, mut dead) = (0, 0);
         loop {
             if layers_passed != 0 {
-                first = self.pass_layers(layers_passed);
+                self.move_layers(layers_passed);
+                first = self.first_layer();
                 sought = self.sought(leaf, first);
             }
             if passes_tree && let Some(leaf) = leaf {
@@ -301,9 +301,9 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Moves the layers at these places on; those that have come to their end are no sources any more. Returns what is first then.
+    /// Moves the layers at these places on; those that have come to their end are no sources any more.
     #[inline(always)]
-    fn pass_layers(&mut self, mut places: u64) -> FirstLayer {
+    pub(super) fn move_layers(&mut self, mut places: u64) {
         let mut has_ended = false;
         while places != 0 {
             if let At::Layer(layer) = self.order[places.trailing_zeros() as usize] {
@@ -318,7 +318,6 @@ impl<'a> Cursor<'a> {
                 _ => true,
             });
         }
-        self.first_layer()
     }
 
     /// The key of a layer, to compare keys of the leaf with.
@@ -356,7 +355,7 @@ impl<'a> Cursor<'a> {
 
     /// Whether, in the direction of the cursor, the bounds end beyond the leaf of the tree.
     #[inline(always)]
-    fn is_leaf_inside(&self) -> bool {
+    pub(super) fn is_leaf_inside(&self) -> bool {
         let Some((leaf, _)) = self.tree.leaf() else {
             return true;
         };

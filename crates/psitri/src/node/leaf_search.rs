@@ -258,14 +258,7 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Whether a key begins like all keys of this leaf.
-    #[cfg(not(loom))]
-    #[inline(always)]
-    pub(crate) fn begins(&self, key: &[u8]) -> bool {
-        strip(key, self.key_prefix()).is_ok()
-    }
-
-    /// What follows the leaf's prefix in a key that it [`begins`](Leaf::begins).
+    /// What follows the leaf's prefix in a key that begins with it.
     ///
     /// # Panics
     /// If the key is shorter than the prefix.
@@ -296,6 +289,40 @@ impl<'a> Leaf<'a> {
         };
         // SAFETY: (1): i < count, and TAIL_BYTES follow every suffix.
         unsafe { load_head(self.at(start), bytes) }
+    }
+
+    /// Heads of the suffixes of entry `from` and those that follow it, or precede it: as many as there is room for.
+    ///
+    /// # Panics
+    /// If the leaf has not so many.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn load_heads(&self, from: usize, forward: bool, heads: &mut [u64]) {
+        let Some(steps) = heads.len().checked_sub(1) else {
+            return;
+        };
+        self.assert_index(from);
+        self.assert_index(if forward { from + steps } else { from - steps });
+        let index = |step: usize| if forward { from + step } else { from - step };
+        let heads = heads.iter_mut().enumerate();
+        match self.encoding {
+            LeafEncoding::Slotted => heads.for_each(|(step, head)| {
+                // SAFETY: (1): the index is between two that were looked at, and TAIL_BYTES follow every suffix.
+                *head = unsafe {
+                    let (start, bytes) = self.slot(index(step));
+                    load_head(self.at(start), bytes)
+                };
+            }),
+            LeafEncoding::Fixed => heads.for_each(|(step, head)| {
+                let width = self.suffix_bytes as usize;
+                // SAFETY: as above.
+                *head = unsafe { load_head(self.at(SECTIONS_AT + index(step) * width), width) };
+            }),
+            LeafEncoding::Dense => heads.for_each(|(step, head)| {
+                let (bytes, start) = self.dense_suffix(index(step));
+                *head = super::bytes::head(&bytes[start..]);
+            }),
+        }
     }
 
     /// Compares the suffix of entry `i` with another one that has the same head.

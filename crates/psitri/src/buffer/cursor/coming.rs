@@ -4,7 +4,7 @@
 //! Those of `cursor.rs`: what is coming are the entries ahead up to `ahead.low`, all of which have arrived in the caches.
 
 use super::super::arena::Memory;
-use super::super::entry::{Entry, Found};
+use super::super::entry::{Entry, Found, Prefix};
 use super::super::node;
 use super::BufferCursor;
 
@@ -20,16 +20,6 @@ pub(crate) struct Coming<'c, 'b> {
 }
 
 impl<'b> Coming<'_, 'b> {
-    /// Leaves those entries out for which, and for all behind which, `is_wanted` does not hold.
-    #[inline(always)]
-    pub fn keep(&mut self, count_max: usize, is_wanted: impl Fn(&[u8]) -> bool) {
-        self.entries = &self.entries[..self.entries.len().min(count_max)];
-        let is_wanted = |&entry: &u32| is_wanted(self.entry(entry).key());
-        if self.entries.last().is_some_and(|last| !is_wanted(last)) {
-            self.entries = &self.entries[..self.entries.partition_point(is_wanted)];
-        }
-    }
-
     /// The next entry.
     #[inline(always)]
     pub fn next(&mut self) -> Option<Standing<'b>> {
@@ -60,6 +50,12 @@ impl<'b> Standing<'b> {
     #[inline(always)]
     pub fn key(self) -> &'b [u8] {
         self.0.key()
+    }
+
+    /// See [`Entry::head_behind`].
+    #[inline(always)]
+    pub fn head_behind(self, prefix: &Prefix<'_>) -> Option<u64> {
+        self.0.head_behind(prefix)
     }
 
     /// See [`Entry::resolve_alone`].

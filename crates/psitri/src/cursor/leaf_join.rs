@@ -1,0 +1,553 @@
+//! The tree's leaf and the layers, joined for many keys in a row: nearly all that is joined is of a leaf and of a few layers that have keys among
+//! its own, and takes half of the time here, or less, of the way that joins any sources (`lockstep.rs`, whose invariants hold here).
+//!
+//! What is ahead in a layer is read where the cursor of its buffer keeps it, up to the first key that does not begin like all of the leaf.
+//! That leaves heads to compare, the next 8 bytes of both keys, and what is behind them where these are the same. Several layers are one to the
+//! leaf (`several.rs`). What is found is kept for the steps of a cursor, or visited at once.
+//!
+//! # Invariants
+//! 1. No entry that is found comes after the last one of the leaf that is inside of the bounds; so no bounds need to be looked at, and a layer that
+//!    stands behind all keys which begin like the leaf's is left out.
+//! 2. The tree's cursor is moved to the leaf's index at the end, those of the layers after every batch.
+
+use std::{cmp::Ordering, ops::ControlFlow};
+
+use super::{
+    At, Cursor, Layer,
+    lockstep::{ALONE_MAX, DEAD_MAX, Key},
+    several::Several,
+};
+use crate::{
+    Result,
+    buffer::{BufferCursor, Coming, Found, Prefix, Standing},
+    node::{Leaf, Stored},
+};
+
+/// What an entry was found in, beside bits for layers.
+const TREE: u64 = 1 << 63;
+
+/// Heads of the leaf that are loaded at once.
+const HEADS: usize = 16;
+
+/// Where the tree stands.
+pub(super) struct LeafSide<'a> {
+    pub leaf: Leaf<'a>,
+    index: usize,
+    /// Entries of the leaf in the direction of the cursor up to the end of the bounds, that at the index included.
+    left: usize,
+    /// Whether the leaf goes on behind these.
+    is_cut: bool,
+    pub forward: bool,
+    /// Of the suffixes of coming entries. They are turned, as all heads are here.
+    heads: [u64; HEADS],
+    /// Which of them is that of the index, and how many there are.
+    at: usize,
+    loaded: usize,
+    /// Bits to turn in a head, so that heads are in the order of the cursor's direction: none going forward, all going backward.
+    turn: u64,
+    /// What all keys begin with.
+    prefix: Prefix<'a>,
+}
+
+/// Layers as the leaf is joined with them: one source, which stands on the first of their keys.
+pub(super) trait Layers<'a> {
+    /// The first key.
+    fn key(&self) -> &'a [u8];
+
+    /// Its head.
+    fn head(&self) -> u64;
+
+    /// A bit for each layer that stands on it.
+    fn sharing(&self) -> u64;
+
+    /// What they say about it.
+    fn resolve(&self) -> Found<'a>;
+
+    /// Moves those that stand on it to their next keys. Nothing is to be asked any more unless they go on.
+    fn pass(&mut self, leaf: &LeafSide<'a>) -> Passed;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passed {
+    GoesOn,
+    /// One has come to the end of what is known to be coming.
+    Ended,
+    /// All that go on do so behind the leaf.
+    Beyond,
+}
+
+/// Takes what is found, and says whether it takes more.
+trait Sink<'a> {
+    /// The entry of a leaf.
+    fn take_from(&mut self, leaf: &Leaf<'a>, index: usize, value: &'a [u8]) -> bool;
+
+    /// An entry of a layer.
+    fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool;
+
+    /// Whether something that was found waits for more.
+    fn is_waiting(&self) -> bool;
+}
+
+/// What is found is kept, up to a number.
+struct Keep<'f, 'a> {
+    found: &'f mut Vec<(Key<'a>, &'a [u8])>,
+    want: usize,
+}
+
+/// Who visits entries.
+pub(super) type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
+
+/// What is found is visited.
+struct Visit<'v> {
+    /// Begins with the leaf's prefix.
+    key: &'v mut Vec<u8>,
+    visit: &'v mut Visitor<'v>,
+    flow: ControlFlow<()>,
+}
+
+/// One layer: where it stands, and what it comes to.
+pub(super) struct OneLayer<'c, 'a> {
+    entry: Standing<'a>,
+    pub head: u64,
+    coming: Coming<'c, 'a>,
+    has_ended: bool,
+    csn: u64,
+}
+
+/// How often one source was met in a row, and keys without a value.
+struct Met {
+    alone: usize,
+    sources_last: u64,
+    dead: usize,
+}
+
+/// Why a join has ended.
+struct Ending {
+    /// Whether the general way may find more; `None` if this one may, once the layers have been asked what is coming.
+    goes_on: Option<bool>,
+    is_behind: bool,
+    is_alone: bool,
+}
+
+impl<'a> LeafSide<'a> {
+    /// Of a leaf that is read from `first` on, at an index. `end` is where the bounds end, if it is in the leaf.
+    #[inline(always)]
+    fn new(
+        leaf: Leaf<'a>,
+        first: usize,
+        index: usize,
+        forward: bool,
+        end: Option<usize>,
+    ) -> LeafSide<'a> {
+        let left = if forward {
+            end.unwrap_or(leaf.len()).saturating_sub(index)
+        } else {
+            (index + 1).saturating_sub(end.unwrap_or(first))
+        };
+        let mut side = LeafSide {
+            leaf,
+            index,
+            left,
+            is_cut: end.is_some(),
+            forward,
+            heads: [0; HEADS],
+            at: 0,
+            loaded: 0,
+            turn: if forward { 0 } else { u64::MAX },
+            prefix: Prefix::new(leaf.key_prefix()),
+        };
+        side.load_heads();
+        side
+    }
+
+    #[inline(always)]
+    fn load_heads(&mut self) {
+        (self.at, self.loaded) = (0, self.left.min(HEADS));
+        let heads = &mut self.heads[..self.loaded];
+        self.leaf.load_heads(self.index, self.forward, heads);
+        if !self.forward {
+            heads.iter_mut().for_each(|head| *head = !*head);
+        }
+    }
+
+    /// Head of the key of an entry that begins like all of the leaf.
+    #[inline(always)]
+    pub fn head_of(&self, entry: Standing<'a>) -> Option<u64> {
+        Some(entry.head_behind(&self.prefix)? ^ self.turn)
+    }
+
+    /// An order in the direction of the cursor.
+    #[inline(always)]
+    pub fn turned(&self, order: Ordering) -> Ordering {
+        if self.forward { order } else { order.reverse() }
+    }
+
+    /// To the next index. False if the leaf ends, and nothing was moved, or the bounds do.
+    #[inline(always)]
+    fn pass(&mut self) -> bool {
+        if self.left == 1 && !self.is_cut {
+            return false;
+        }
+        self.left -= 1;
+        self.index = if self.forward {
+            self.index + 1
+        } else {
+            self.index - 1
+        };
+        if self.left == 0 {
+            return false;
+        }
+        self.at += 1;
+        if self.at == self.loaded {
+            self.load_heads();
+        }
+        true
+    }
+
+    /// Order of its key and that of the layers in the direction of the cursor.
+    #[inline(always)]
+    fn compare(&self, layers: &impl Layers<'a>) -> Ordering {
+        match self.heads[self.at % HEADS].cmp(&layers.head()) {
+            Ordering::Equal => {
+                let suffix = self.leaf.suffix_of(layers.key());
+                self.turned(self.leaf.cmp_behind_head(self.index, suffix))
+            }
+            order => order,
+        }
+    }
+
+    /// Joins the leaf with the layers as long as what is found is taken.
+    #[inline(always)]
+    fn join(
+        &mut self,
+        layers: &mut impl Layers<'a>,
+        sink: &mut impl Sink<'a>,
+        met: &mut Met,
+    ) -> Ending {
+        let mut ending = Ending {
+            goes_on: Some(true),
+            is_behind: false,
+            is_alone: false,
+        };
+        loop {
+            let order = self.compare(layers);
+            let mut takes_more = true;
+            let sources = if order.is_lt() {
+                let Stored::Inline(value) = self.leaf.value(self.index) else {
+                    return ending;
+                };
+                takes_more = sink.take_from(&self.leaf, self.index, value);
+                TREE
+            } else {
+                let sharing = layers.sharing();
+                let all = match order {
+                    Ordering::Equal => sharing | TREE,
+                    _ => sharing,
+                };
+                match layers.resolve() {
+                    Found::Value(value) => {
+                        takes_more = sink.take(layers.key(), value);
+                        all
+                    }
+                    Found::Large(_) => return ending,
+                    Found::Deleted => {
+                        met.dead += 1;
+                        all
+                    }
+                    Found::Absent => {
+                        met.dead += 1;
+                        // The tree has its say.
+                        sharing
+                    }
+                }
+            };
+            let passed = match sources {
+                TREE => Passed::GoesOn,
+                _ => layers.pass(self),
+            };
+            let tree_ends = sources & TREE != 0 && !self.pass();
+            if tree_ends && self.is_cut {
+                return ending;
+            }
+            met.alone = match sources == met.sources_last {
+                true => met.alone + 1,
+                false => 1,
+            };
+            met.sources_last = sources;
+            ending.is_behind = tree_ends;
+            ending.is_alone = met.alone == ALONE_MAX && sources.is_power_of_two();
+            let is_enough = !takes_more || met.dead >= DEAD_MAX && sink.is_waiting();
+            if ending.is_behind || ending.is_alone || is_enough {
+                ending.goes_on = Some(false);
+                return ending;
+            }
+            if passed != Passed::GoesOn {
+                ending.goes_on = match passed {
+                    Passed::Ended => None,
+                    _ => Some(true),
+                };
+                return ending;
+            }
+        }
+    }
+}
+
+impl<'a> Sink<'a> for Keep<'_, 'a> {
+    #[inline(always)]
+    fn take_from(&mut self, _leaf: &Leaf<'a>, index: usize, value: &'a [u8]) -> bool {
+        self.found.push((Key::InLeaf(index), value));
+        self.found.len() < self.want
+    }
+
+    #[inline(always)]
+    fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool {
+        self.found.push((Key::Here(key), value));
+        self.found.len() < self.want
+    }
+
+    #[inline(always)]
+    fn is_waiting(&self) -> bool {
+        !self.found.is_empty()
+    }
+}
+
+impl<'a> Sink<'a> for Visit<'_> {
+    #[inline(always)]
+    fn take_from(&mut self, leaf: &Leaf<'a>, index: usize, value: &'a [u8]) -> bool {
+        leaf.load_suffix(index, self.key);
+        self.flow = (self.visit)(self.key, value);
+        self.flow.is_continue()
+    }
+
+    #[inline(always)]
+    fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool {
+        self.flow = (self.visit)(key, value);
+        self.flow.is_continue()
+    }
+
+    #[inline(always)]
+    fn is_waiting(&self) -> bool {
+        false
+    }
+}
+
+impl<'c, 'a> OneLayer<'c, 'a> {
+    /// Of a cursor that stands on a key which begins like the leaf's.
+    #[inline(always)]
+    pub fn new(
+        cursor: &'c BufferCursor<'a>,
+        csn: u64,
+        leaf: &LeafSide<'a>,
+    ) -> Option<OneLayer<'c, 'a>> {
+        let entry = cursor.standing()?;
+        Some(OneLayer {
+            entry,
+            head: leaf.head_of(entry)?,
+            coming: cursor.coming(leaf.forward),
+            has_ended: false,
+            csn: cursor.csn_seen(csn),
+        })
+    }
+
+    /// How many entries were passed, but for the one that the cursor stands on; and whether the last of all was, too.
+    #[inline(always)]
+    pub fn passed(&self) -> (usize, bool) {
+        (self.coming.passed(), self.has_ended)
+    }
+}
+
+impl<'a> Layers<'a> for OneLayer<'_, 'a> {
+    #[inline(always)]
+    fn key(&self) -> &'a [u8] {
+        self.entry.key()
+    }
+
+    #[inline(always)]
+    fn head(&self) -> u64 {
+        self.head
+    }
+
+    #[inline(always)]
+    fn sharing(&self) -> u64 {
+        1
+    }
+
+    #[inline(always)]
+    fn resolve(&self) -> Found<'a> {
+        self.entry.resolve_alone(self.csn)
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, leaf: &LeafSide<'a>) -> Passed {
+        let Some(entry) = self.coming.next() else {
+            self.has_ended = true;
+            return Passed::Ended;
+        };
+        self.entry = entry;
+        let Some(head) = leaf.head_of(entry) else {
+            return Passed::Beyond;
+        };
+        self.head = head;
+        Passed::GoesOn
+    }
+}
+
+impl<'a> Cursor<'a> {
+    /// Moves those sources on whose places are in `passed`, and joins the tree, which is one of them, with the layers from there, as
+    /// [`look_ahead`](Cursor::look_ahead) does, which goes on where keys cannot be compared by their heads.
+    #[inline(never)]
+    pub(super) fn look_ahead_in_leaf(&mut self, passed: u64) {
+        let place = self.place_of(At::Tree);
+        let passes_tree = passed & place != 0;
+        self.move_layers(passed & !place);
+        if self.order.len() == 1 {
+            return self.look_ahead(u64::from(passes_tree));
+        }
+        let mut tree = self.leaf_side();
+        if passes_tree && tree.left == 0 {
+            // Nobody but a forged leaf has its position outside of the bounds.
+            return self.look_ahead(self.place_of(At::Tree));
+        }
+        self.lockstep.empty();
+        if passes_tree && !tree.pass() && !tree.is_cut {
+            self.lockstep.is_behind = true;
+            return;
+        }
+        let want = self.lockstep.want;
+        let mut found = std::mem::take(&mut self.lockstep.found);
+        let mut sink = Keep {
+            found: &mut found,
+            want,
+        };
+        let goes_on = self.join_leaf(&mut tree, &mut sink);
+        self.lockstep.found = found;
+        self.tree.move_to(tree.index);
+        if goes_on && self.lockstep.found.is_empty() {
+            return self.look_ahead(0);
+        }
+        self.lockstep.want_more();
+    }
+
+    /// Visits what follows the position, which was the last that was found ahead, as long as the leaf and the layers are joined: then all sources are
+    /// where they are after that was found.
+    #[inline(never)]
+    pub(super) fn visit_joined(
+        &mut self,
+        key: &mut Vec<u8>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        loop {
+            if self.lockstep.is_behind {
+                self.pass_leaf()?;
+            }
+            let may_join = self.may_look_ahead() && self.order.contains(&At::Tree);
+            if !may_join || self.lockstep.is_alone {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let mut tree = self.leaf_side();
+            tree.leaf.load_prefix(key);
+            let flow = ControlFlow::Continue(());
+            let mut sink = Visit { key, visit, flow };
+            self.join_leaf(&mut tree, &mut sink);
+            self.tree.move_to(tree.index);
+            if sink.flow.is_break() || !self.lockstep.is_behind {
+                return Ok(sink.flow);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn leaf_side(&self) -> LeafSide<'a> {
+        let (leaf, index) = self.tree.leaf().expect("the tree is a source");
+        let end = match self.is_leaf_inside() {
+            true => None,
+            false if self.forward => self.hi.as_deref().map(|hi| leaf.lower_bound(hi)),
+            false => Some(leaf.lower_bound(&self.lo)),
+        };
+        LeafSide::new(leaf, self.tree.first(), index, self.forward, end)
+    }
+
+    /// Joins the leaf of the tree, one of several sources, with the layers. Returns whether the general way may find more from where this ends.
+    #[inline(always)]
+    fn join_leaf(&mut self, tree: &mut LeafSide<'a>, sink: &mut impl Sink<'a>) -> bool {
+        debug_assert!(!self.has_ranges, "entries of layers decide alone");
+        if tree.left == 0 {
+            return true;
+        }
+        match self.order[..] {
+            [At::Tree, At::Layer(layer)] | [At::Layer(layer), At::Tree] => {
+                self.join_one(tree, layer, sink)
+            }
+            _ => self.join_several(tree, sink),
+        }
+    }
+
+    #[inline(always)]
+    fn join_one(
+        &mut self,
+        tree: &mut LeafSide<'a>,
+        layer: usize,
+        sink: &mut impl Sink<'a>,
+    ) -> bool {
+        let mut met = Met::new();
+        loop {
+            let Layer { cursor, csn, .. } = &self.layers[layer];
+            let Some(mut one) = OneLayer::new(cursor, *csn, tree) else {
+                return true;
+            };
+            let ending = tree.join(&mut one, sink, &mut met);
+            let (passed, has_ended) = one.passed();
+            if let Some(goes_on) = self.end_join(&ending, [(layer, passed, has_ended)]) {
+                return goes_on;
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn join_several(&mut self, tree: &mut LeafSide<'a>, sink: &mut impl Sink<'a>) -> bool {
+        let mut met = Met::new();
+        loop {
+            let mut several = Several::new();
+            if !several.fill(&self.layers, tree) {
+                return true;
+            }
+            let ending = tree.join(&mut several, sink, &mut met);
+            let moves = several.into_moves();
+            if let Some(goes_on) = self.end_join(&ending, moves) {
+                return goes_on;
+            }
+        }
+    }
+
+    /// Tells the cursors of layers how far they were read: how many entries were passed, and whether the last of them was, too. Returns whether the
+    /// general way may find more, if the join does not go on.
+    #[inline(always)]
+    fn end_join(
+        &mut self,
+        ending: &Ending,
+        moves: impl IntoIterator<Item = (usize, usize, bool)>,
+    ) -> Option<bool> {
+        (self.lockstep.is_behind, self.lockstep.is_alone) = (ending.is_behind, ending.is_alone);
+        for (layer, passed, passes_last) in moves {
+            let cursor = &mut self.layers[layer].cursor;
+            cursor.pass_coming(passed);
+            if passes_last && !cursor.step(self.forward) {
+                self.order.retain(|&source| source != At::Layer(layer));
+            }
+        }
+        match self.order[..] {
+            [At::Tree] => Some(ending.goes_on.unwrap_or(true)),
+            _ => ending.goes_on,
+        }
+    }
+}
+
+impl Met {
+    fn new() -> Met {
+        Met {
+            alone: 0,
+            sources_last: 0,
+            dead: 0,
+        }
+    }
+}
