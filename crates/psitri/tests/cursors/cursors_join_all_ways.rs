@@ -155,11 +155,20 @@ fn with_leaves_behind() {
 /// both buffers: the older one's come first, or the newer one's.
 #[test]
 fn over_two_buffers() {
-    const TWO: [&[u8]; 2] = [b"key a", b"key b"];
+    check_over_two_buffers([b"key a", b"key b"]);
+}
+
+/// The same where all keys of the leaf have four bytes in common, and these two twelve more.
+#[test]
+fn over_two_buffers_with_much_in_common() {
+    check_over_two_buffers([b"key a, in common: 1", b"key a, in common: 2"]);
+}
+
+fn check_over_two_buffers(two: [&'static [u8]; 2]) {
     const WAYS: usize = 2 * CHANGES.len() * CHANGES.len();
     let (db, mut pile) = Pile::open(Options::new());
     let mut cases = Vec::new();
-    for digits in sequences(2 * WAYS, TWO.len() as u32) {
+    for digits in sequences(2 * WAYS, two.len() as u32) {
         // Who comes first behind is one more bit of the first digit; that of the others is for nothing.
         if digits[1] >= WAYS {
             continue;
@@ -169,7 +178,7 @@ fn over_two_buffers() {
     }
     let fillers = fillers(100);
     for (keyspace, digits, model) in &mut cases {
-        for (key, digit) in TWO.iter().zip(digits) {
+        for (key, digit) in two.iter().zip(digits) {
             if digit.is_multiple_of(2) {
                 model.insert(key, b"tree".to_vec());
             }
@@ -182,7 +191,7 @@ fn over_two_buffers() {
     for buffer in 0..2 {
         for (keyspace, digits, model) in &mut cases {
             let mut txn = db.begin(&[&*keyspace]).unwrap();
-            for (key, digit) in TWO.iter().zip(&*digits) {
+            for (key, digit) in two.iter().zip(&*digits) {
                 let change = digit % WAYS / 2 / CHANGES.len().pow(buffer) % CHANGES.len();
                 match CHANGES[change] {
                     Change::Nothing => {}

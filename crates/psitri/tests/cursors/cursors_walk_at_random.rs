@@ -33,7 +33,7 @@ fn living(model: &Model, now: u64) -> Entries {
 
 /// The keys there can be, sorted.
 fn key_space(rng: &mut StdRng) -> Vec<Vec<u8>> {
-    let mut keys: Vec<Vec<u8>> = match rng.random_range(0..6) {
+    let mut keys: Vec<Vec<u8>> = match rng.random_range(0..7) {
         // Everything is a prefix of something.
         0 => {
             let mut keys = vec![vec![]];
@@ -65,6 +65,13 @@ fn key_space(rng: &mut StdRng) -> Vec<Vec<u8>> {
         // Few.
         4 => (0..rng.random_range(1..8u32))
             .map(|n| vec![b'k'; n as usize])
+            .collect(),
+        // Few stems with much in common behind them.
+        5 => (0..rng.random_range(10..900u32))
+            .map(|n| {
+                let stem = b"ab\xff"[n as usize % 3];
+                [&[stem; 1][..], b"in common", &n.to_be_bytes()].concat()
+            })
             .collect(),
         // Groups with long keys.
         _ => (0..rng.random_range(10..400u32))
