@@ -516,7 +516,8 @@ impl<'a> Cursor<'a> {
         mut self,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut key_buffer = Vec::new();
+        // Each is kept as its user leaves it.
+        let (mut key_buffer, mut joined_key) = (Vec::new(), Vec::new());
         let mut found = self.seek_first()?;
         while found {
             // Where entries expire they are taken one by one: a second copy of these loops, for them, costs the first a sixth of its speed.
@@ -528,7 +529,7 @@ impl<'a> Cursor<'a> {
                     self.visit_led(layer, &mut visit)?
                 }
                 At::Ahead => match self.visit_found(&mut visit) {
-                    ControlFlow::Continue(()) => self.visit_joined(&mut key_buffer, &mut visit)?,
+                    ControlFlow::Continue(()) => self.visit_joined(&mut joined_key, &mut visit)?,
                     flow => flow,
                 },
                 _ => visit(self.key(), self.value),

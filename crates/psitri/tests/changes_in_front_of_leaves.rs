@@ -6,6 +6,7 @@ mod common;
 
 use std::{
     fs,
+    ops::ControlFlow,
     path::Path,
     time::{Duration, Instant},
 };
@@ -229,6 +230,51 @@ fn ranges_go_through_them() {
     db.checkpoint().unwrap();
     check(&db, &keyspace, &model);
     deltas(&db);
+}
+
+/// Bounds that begin and end among changes of a leaf, with newer ones in a buffer: both ways, step by step and in one go.
+#[test]
+fn bounds_end_among_them() {
+    let (_dir, db, keyspace, mut model, mut random) = changed(11);
+    let mut checked = 0;
+    for _ in 0..15 {
+        write(&db, &keyspace, &mut model, &mut random, (500, 5));
+        let snapshot = db.snapshot();
+        for _ in 0..200 {
+            let lo = key(random.next() % KEYS);
+            let Some((hi, _)) = model.range(lo.clone()..).nth(random.between(1, 90)) else {
+                continue;
+            };
+            let bounds = &lo[..]..&hi[..];
+            let wanted: Vec<_> = model.range(lo.clone()..hi.clone()).collect();
+            let mut cursor = snapshot.cursor(&keyspace).unwrap();
+            cursor = cursor.with_range(bounds.clone());
+            let mut found = cursor.seek_last().unwrap();
+            for (key, value) in wanted.iter().rev() {
+                assert!(found);
+                assert_eq!(cursor.entry(), Some((&key[..], &value[..])));
+                found = cursor.prev().unwrap();
+            }
+            assert!(!found, "{:?} is before {lo:?}", cursor.key());
+            found = cursor.seek_first().unwrap();
+            for (key, value) in &wanted {
+                assert!(found);
+                assert_eq!(cursor.entry(), Some((&key[..], &value[..])));
+                found = cursor.next().unwrap();
+            }
+            assert!(!found, "{:?} is not before {hi:?}", cursor.key());
+            let mut visited = Vec::new();
+            let each = |key: &[u8], value: &[u8]| {
+                visited.push((key.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            };
+            snapshot.for_each(&keyspace, bounds, each).unwrap();
+            let visited: Vec<_> = visited.iter().map(|(key, value)| (key, value)).collect();
+            assert_eq!(visited, wanted);
+            checked += 1;
+        }
+    }
+    assert!(checked > 2000 && deltas(&db) > 0);
 }
 
 /// Clones share leaves and deltas; merges of a tree that is shared take deltas apart and make none.

@@ -119,12 +119,12 @@ impl<'b> BufferCursor<'b> {
         self.key
     }
 
-    /// Key of an entry that the cursor will come to in `forward`, some steps from here, and how many steps that are: if there is one that has
-    /// arrived in the caches.
+    /// Key of an entry that the cursor will come to in `forward`, some steps from here, and how many steps that are, at most `steps_max`: if there is
+    /// one that has arrived in the caches.
     #[inline]
-    pub fn key_ahead(&self, forward: bool) -> Option<(usize, &'b [u8])> {
+    pub fn key_ahead(&self, forward: bool, steps_max: usize) -> Option<(usize, &'b [u8])> {
         let ahead = &self.ahead;
-        let steps = ahead.low.saturating_sub(ahead.next);
+        let steps = ahead.low.saturating_sub(ahead.next).min(steps_max);
         if steps == 0 || ahead.forward != forward {
             return None;
         }

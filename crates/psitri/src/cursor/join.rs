@@ -25,6 +25,8 @@ use crate::{
 
 /// How many entries ahead the values outside of leaves are asked for.
 pub(super) const VALUES_AHEAD: usize = 8;
+/// How far a layer that comes before the other sources is looked along for whether it goes on to: as far as is known, then not so far.
+const LEADS: [usize; 2] = [usize::MAX, 8];
 /// So many entries of a layer without a value are passed before it is asked whether a range deleted them, and what follows them: that costs as much. Few in tests.
 const DEAD_ENTRIES_MIN: u32 = if cfg!(debug_assertions) { 1 } else { 16 };
 
@@ -434,11 +436,14 @@ impl<'a> Cursor<'a> {
         if self.is_outside(cursor.key()) {
             return false;
         }
-        if let Some((steps, key)) = cursor.key_ahead(self.forward)
-            && next.is_none_or(|next| self.compare_key(key, next).is_lt())
-            && !self.is_outside(key)
-        {
-            self.lead = steps;
+        for steps_max in LEADS {
+            if let Some((steps, key)) = cursor.key_ahead(self.forward, steps_max)
+                && next.is_none_or(|next| self.compare_key(key, next).is_lt())
+                && !self.is_outside(key)
+            {
+                self.lead = steps;
+                break;
+            }
         }
         true
     }

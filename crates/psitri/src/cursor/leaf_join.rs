@@ -14,13 +14,13 @@ use std::{cmp::Ordering, ops::ControlFlow};
 
 use super::{
     At, Cursor, Layer,
-    lockstep::{ALONE_MAX, DEAD_MAX, Key},
-    several::Several,
+    lockstep::{ALONE_MAX, DEAD_MAX, Key, WANT_FIRST},
+    several::{Filled, Several},
 };
 use crate::{
     Result,
     buffer::{BufferCursor, Coming, Found, Prefix, Standing},
-    node::{Leaf, Stored},
+    node::{Leaf, Stored, leaf_search::Sought},
 };
 
 /// What an entry was found in, beside bits for layers.
@@ -28,6 +28,8 @@ const TREE: u64 = 1 << 63;
 
 /// Heads of the leaf that are loaded at once.
 const HEADS: usize = 16;
+/// So many entries of a leaf are not worth a run.
+const LEFT_MAX: usize = 16;
 
 /// Where the tree stands.
 pub(super) struct LeafSide<'a> {
@@ -40,9 +42,10 @@ pub(super) struct LeafSide<'a> {
     pub forward: bool,
     /// Of the suffixes of coming entries. They are turned, as all heads are here.
     heads: [u64; HEADS],
-    /// Which of them is that of the index, and how many there are.
+    /// Which of them is that of the index, and how many there are. How many to load next.
     at: usize,
     loaded: usize,
+    to_load: usize,
     /// Bits to turn in a head, so that heads are in the order of the cursor's direction: none going forward, all going backward.
     turn: u64,
     /// What all keys begin with.
@@ -130,21 +133,24 @@ struct Ending {
 }
 
 impl<'a> LeafSide<'a> {
-    /// Of a leaf that is read from `first` on, at an index. `end` is where the bounds end, if it is in the leaf.
+    /// Of a leaf that is read from `first` on, at an index. `end` is where the bounds end, if it is in the leaf; `want` are so many entries as will
+    /// be taken.
     #[inline(always)]
     fn new(
         leaf: Leaf<'a>,
-        first: usize,
-        index: usize,
+        (first, index): (usize, usize),
         forward: bool,
         end: Option<usize>,
+        want: usize,
     ) -> LeafSide<'a> {
+        // Bounds that end before `first` do so in what comes then.
+        let end = end.filter(|&end| forward || end > first);
         let left = if forward {
             end.unwrap_or(leaf.len()).saturating_sub(index)
         } else {
             (index + 1).saturating_sub(end.unwrap_or(first))
         };
-        let mut side = LeafSide {
+        LeafSide {
             leaf,
             index,
             left,
@@ -153,16 +159,16 @@ impl<'a> LeafSide<'a> {
             heads: [0; HEADS],
             at: 0,
             loaded: 0,
+            to_load: want.min(HEADS),
             turn: if forward { 0 } else { u64::MAX },
             prefix: Prefix::new(leaf.key_prefix()),
-        };
-        side.load_heads();
-        side
+        }
     }
 
     #[inline(always)]
     fn load_heads(&mut self) {
-        (self.at, self.loaded) = (0, self.left.min(HEADS));
+        (self.at, self.loaded) = (0, self.left.min(self.to_load));
+        self.to_load = HEADS;
         let heads = &mut self.heads[..self.loaded];
         self.leaf.load_heads(self.index, self.forward, heads);
         if !self.forward {
@@ -174,6 +180,15 @@ impl<'a> LeafSide<'a> {
     #[inline(always)]
     pub fn head_of(&self, entry: Standing<'a>) -> Option<u64> {
         Some(entry.head_behind(&self.prefix)? ^ self.turn)
+    }
+
+    /// Whether a key that does not begin like the leaf's comes before all of them.
+    #[inline(always)]
+    pub fn is_behind(&self, key: &[u8]) -> bool {
+        match self.leaf.sought(key) {
+            Sought::Outside(side) => self.turned(side).is_lt(),
+            Sought::Among { .. } => false,
+        }
     }
 
     /// An order in the direction of the cursor.
@@ -229,6 +244,9 @@ impl<'a> LeafSide<'a> {
             is_behind: false,
             is_alone: false,
         };
+        if self.at >= self.loaded {
+            self.load_heads();
+        }
         loop {
             let order = self.compare(layers);
             let mut takes_more = true;
@@ -281,14 +299,38 @@ impl<'a> LeafSide<'a> {
                 ending.goes_on = Some(false);
                 return ending;
             }
-            if passed != Passed::GoesOn {
-                ending.goes_on = match passed {
-                    Passed::Ended => None,
-                    _ => Some(true),
-                };
-                return ending;
+            match passed {
+                Passed::GoesOn => {}
+                Passed::Ended => {
+                    ending.goes_on = None;
+                    return ending;
+                }
+                Passed::Beyond => return self.end_alone(sink, ending),
             }
         }
+    }
+
+    /// Takes what is left of the leaf, if it is little; more is a run, which the general way reads.
+    #[inline(always)]
+    fn end_alone(&mut self, sink: &mut impl Sink<'a>, mut ending: Ending) -> Ending {
+        if self.left > LEFT_MAX {
+            (ending.goes_on, ending.is_alone) = (Some(false), true);
+            return ending;
+        }
+        while let Stored::Inline(value) = self.leaf.value(self.index) {
+            let takes_more = sink.take_from(&self.leaf, self.index, value);
+            if !self.pass() {
+                if !self.is_cut {
+                    (ending.goes_on, ending.is_behind) = (Some(false), true);
+                }
+                break;
+            }
+            if !takes_more {
+                ending.goes_on = Some(false);
+                break;
+            }
+        }
+        ending
     }
 }
 
@@ -401,19 +443,19 @@ impl<'a> Cursor<'a> {
         let passes_tree = passed & place != 0;
         self.move_layers(passed & !place);
         if self.order.len() == 1 {
-            return self.look_ahead(u64::from(passes_tree));
+            return self.look_ahead(u64::from(passes_tree), self.lockstep.want);
         }
-        let mut tree = self.leaf_side();
+        let want = self.lockstep.want;
+        let mut tree = self.leaf_side(want);
         if passes_tree && tree.left == 0 {
             // Nobody but a forged leaf has its position outside of the bounds.
-            return self.look_ahead(self.place_of(At::Tree));
+            return self.look_ahead(self.place_of(At::Tree), WANT_FIRST);
         }
         self.lockstep.empty();
         if passes_tree && !tree.pass() && !tree.is_cut {
             self.lockstep.is_behind = true;
             return;
         }
-        let want = self.lockstep.want;
         let mut found = std::mem::take(&mut self.lockstep.found);
         let mut sink = Keep {
             found: &mut found,
@@ -423,7 +465,8 @@ impl<'a> Cursor<'a> {
         self.lockstep.found = found;
         self.tree.move_to(tree.index);
         if goes_on && self.lockstep.found.is_empty() {
-            return self.look_ahead(0);
+            // No further than it has to.
+            return self.look_ahead(0, WANT_FIRST);
         }
         self.lockstep.want_more();
     }
@@ -436,6 +479,7 @@ impl<'a> Cursor<'a> {
         key: &mut Vec<u8>,
         visit: &mut Visitor<'_>,
     ) -> Result<ControlFlow<()>> {
+        self.lockstep.empty();
         loop {
             if self.lockstep.is_behind {
                 self.pass_leaf()?;
@@ -444,7 +488,7 @@ impl<'a> Cursor<'a> {
             if !may_join || self.lockstep.is_alone {
                 return Ok(ControlFlow::Continue(()));
             }
-            let mut tree = self.leaf_side();
+            let mut tree = self.leaf_side(usize::MAX);
             tree.leaf.load_prefix(key);
             let flow = ControlFlow::Continue(());
             let mut sink = Visit { key, visit, flow };
@@ -457,14 +501,14 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    fn leaf_side(&self) -> LeafSide<'a> {
+    fn leaf_side(&self, want: usize) -> LeafSide<'a> {
         let (leaf, index) = self.tree.leaf().expect("the tree is a source");
         let end = match self.is_leaf_inside() {
             true => None,
             false if self.forward => self.hi.as_deref().map(|hi| leaf.lower_bound(hi)),
             false => Some(leaf.lower_bound(&self.lo)),
         };
-        LeafSide::new(leaf, self.tree.first(), index, self.forward, end)
+        LeafSide::new(leaf, (self.tree.first(), index), self.forward, end, want)
     }
 
     /// Joins the leaf of the tree, one of several sources, with the layers. Returns whether the general way may find more from where this ends.
@@ -493,7 +537,9 @@ impl<'a> Cursor<'a> {
         loop {
             let Layer { cursor, csn, .. } = &self.layers[layer];
             let Some(mut one) = OneLayer::new(cursor, *csn, tree) else {
-                return true;
+                let is_behind = tree.is_behind(cursor.key());
+                self.lockstep.is_alone = !is_behind;
+                return is_behind;
             };
             let ending = tree.join(&mut one, sink, &mut met);
             let (passed, has_ended) = one.passed();
@@ -507,9 +553,16 @@ impl<'a> Cursor<'a> {
     fn join_several(&mut self, tree: &mut LeafSide<'a>, sink: &mut impl Sink<'a>) -> bool {
         let mut met = Met::new();
         loop {
+            // Its bits are places among those that are joined.
+            met.sources_last = 0;
             let mut several = Several::new();
-            if !several.fill(&self.layers, tree) {
-                return true;
+            match several.fill(&self.layers, tree) {
+                Filled::Joined => {}
+                Filled::Before => return true,
+                Filled::Beyond => {
+                    self.lockstep.is_alone = true;
+                    return false;
+                }
             }
             let ending = tree.join(&mut several, sink, &mut met);
             let moves = several.into_moves();

@@ -26,7 +26,7 @@ use crate::{
 /// Most entries that are found ahead.
 const AHEAD_MAX: usize = 64;
 /// How many are looked for first.
-const WANT_FIRST: usize = 4;
+pub(super) const WANT_FIRST: usize = 4;
 /// More sources are not joined ahead: there is a bit for each.
 const SOURCES_MAX: usize = 32;
 /// So many keys of one source in a row are taken to be the beginning of more.
@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
                 if self.order.contains(&At::Tree) {
                     self.look_ahead_in_leaf(passed);
                 } else {
-                    self.look_ahead(passed);
+                    self.look_ahead(passed, self.lockstep.want);
                 }
                 if self.take_ahead() {
                     (self.at, self.run) = (At::Ahead, 0..0);
@@ -208,13 +208,12 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Moves the sources at the places in `passed` on, and joins all of them from there: the first of the layers, which is another one only when
+    /// Moves the sources at the places in `passed` on, and joins all of them from there, up to `want` entries: the first of the layers, which is another one only when
     /// that was passed, with the tree.
     #[inline(never)]
-    pub(super) fn look_ahead(&mut self, passed: u64) {
+    pub(super) fn look_ahead(&mut self, passed: u64, want: usize) {
         let forward = self.forward;
         self.lockstep.empty();
-        let want = self.lockstep.want;
         let is_leaf_inside = self.is_leaf_inside();
         let tree = self.place_of(At::Tree);
         let (leaf, mut index) = match self.tree.leaf() {

@@ -15,10 +15,7 @@ use super::{
     Layer,
     leaf_join::{Layers, LeafSide, OneLayer, Passed},
 };
-use crate::{
-    buffer::Found,
-    node::{compare_keys, leaf_search::Sought},
-};
+use crate::{buffer::Found, node::compare_keys};
 
 /// So many layers need no memory of their own: as many buffers may wait for a merge, and one is written to.
 const LAYERS_EXPECTED: usize = 9;
@@ -34,6 +31,16 @@ pub(super) struct Several<'c, 'a> {
     active: u64,
 }
 
+/// Where the layers stand.
+pub(super) enum Filled {
+    /// Some of them among the keys of the leaf, the others behind these.
+    Joined,
+    /// One comes before the leaf.
+    Before,
+    /// All of them behind the keys of the leaf.
+    Beyond,
+}
+
 impl<'c, 'a> Several<'c, 'a> {
     #[inline(always)]
     pub fn new() -> Several<'c, 'a> {
@@ -46,26 +53,23 @@ impl<'c, 'a> Several<'c, 'a> {
         }
     }
 
-    /// Takes those layers that stand on keys which begin like those of the leaf. False if there are none, or if one comes before the leaf.
+    /// Takes those layers that stand on keys which begin like those of the leaf.
     #[inline(always)]
-    pub fn fill(&mut self, layers: &'c [Layer<'a>], leaf: &LeafSide<'a>) -> bool {
+    pub fn fill(&mut self, layers: &'c [Layer<'a>], leaf: &LeafSide<'a>) -> Filled {
         for (index, Layer { cursor, csn, .. }) in layers.iter().enumerate() {
             if let Some(layer) = OneLayer::new(cursor, *csn, leaf) {
                 self.active |= 1 << self.layers.len();
                 self.heads.push(layer.head);
                 self.layers.push((index, layer));
-            } else if cursor.is_valid()
-                && let Sought::Outside(side) = leaf.leaf.sought(cursor.key())
-                && leaf.turned(side).is_lt()
-            {
-                return false;
+            } else if cursor.is_valid() && leaf.is_behind(cursor.key()) {
+                return Filled::Before;
             }
         }
         if self.active == 0 {
-            return false;
+            return Filled::Beyond;
         }
         self.choose(leaf);
-        true
+        Filled::Joined
     }
 
     /// The layers, how many entries were passed in each, and whether the last of them was, too.
