@@ -149,10 +149,8 @@ fn scan_leaf(bencher: Bencher, shape: Shape) {
         .counter(divan::counter::ItemsCount::new(entries.len()))
         .bench_local(|| {
             let mut sum = 0u64;
-            let _ = leaf.for_each(0..usize::MAX, &mut buffer, |key, value| {
-                if let Stored::Inline(value) = value {
-                    sum += u64::from(black_box(key)[0]) + black_box(value).len() as u64;
-                }
+            let _ = leaf.visit(0..usize::MAX, &mut buffer, |key, value| {
+                sum += u64::from(black_box(key)[0]) + black_box(value).len() as u64;
                 ControlFlow::Continue(())
             });
             sum
@@ -192,8 +190,8 @@ fn repack_leaf(bencher: Bencher, shape: Shape) {
     bencher
         .counter(divan::counter::ItemsCount::new(entries.len()))
         .bench_local(|| {
-            let _ = leaf.for_each(0..usize::MAX, &mut buffer, |key, value| {
-                packer.push(key, value);
+            let _ = leaf.visit(0..usize::MAX, &mut buffer, |key, value| {
+                packer.push(key, Stored::Inline(value));
                 ControlFlow::Continue(())
             });
             let mut written = 0;

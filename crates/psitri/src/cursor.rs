@@ -15,8 +15,8 @@ use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 use crate::{
     Expiry, Result,
     buffer::{BufferCursor, KeyspaceBuffer},
-    layers::{View, read_stored},
-    node::Stored,
+    layers::View,
+    node::{Stored, Visited},
     sync::Arc,
     tree::TreeCursor,
 };
@@ -549,24 +549,28 @@ impl<'a> Cursor<'a> {
         key_buffer: &mut Vec<u8>,
         visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
-        let (pager, mut failure) = (self.view.pager, None);
-        let mut ahead = index + VALUES_AHEAD;
-        let flow = leaf.for_each(index..self.run.end, key_buffer, |key, stored| {
-            if matches!(stored, Stored::External(_)) {
-                ask_for_value(pager, leaf, ahead);
+        let (leaf, mut index) = self.tree.leaf().expect("the position is in the tree");
+        let end = self.run.end;
+        self.tree.set_index(end - 1);
+        loop {
+            match leaf.visit(index..end, key_buffer, &mut *visit) {
+                Visited::All => return Ok(ControlFlow::Continue(())),
+                Visited::Broken => return Ok(ControlFlow::Break(())),
+                Visited::External(at) => index = at,
             }
-            ahead += 1;
-            match read_stored(pager, stored) {
-                Ok(value) => visit(key, value),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
+            leaf.load_prefix(key_buffer);
+            while index < end
+                && let Stored::External(pointer) = leaf.value(index)
+            {
+                ask_for_value(self.view.pager, leaf, index + VALUES_AHEAD);
+                let value = self.view.pager.value(&pointer)?;
+                leaf.load_suffix(index, key_buffer);
+                if visit(key_buffer, value).is_break() {
+                    return Ok(ControlFlow::Break(()));
                 }
+                index += 1;
             }
-        });
-        self.tree.set_index(self.run.end - 1);
-        failure.map_or(Ok(flow), Err)
+        }
     }
 }
 

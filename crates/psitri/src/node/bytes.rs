@@ -36,6 +36,14 @@ pub(super) unsafe fn load_u64(at: *const u8) -> u64 {
     u64::from_le(unsafe { at.cast::<u64>().read_unaligned() })
 }
 
+/// # Safety
+/// (1): `at` points to 8 writable bytes.
+#[inline(always)]
+pub(super) unsafe fn store_u64(at: *mut u8, word: u64) {
+    // SAFETY: (1), and write_unaligned needs no alignment.
+    unsafe { at.cast::<u64>().write_unaligned(word.to_le()) }
+}
+
 /// Head of a key of `len` bytes at `at`.
 ///
 /// # Safety

@@ -22,7 +22,7 @@
 // Unsafe: reads without bounds checks under the invariants above; see the module documentation.
 #![allow(unsafe_code)]
 
-use super::bytes::{copy, load_u16, load_u32, load_u64};
+use super::bytes::{copy, load_u16, load_u32, load_u64, store_u64};
 use super::error::NodeError;
 use super::header::{self, FLAGS_AT, HEADER_BYTES, KIND_AT, NodeKind};
 use super::reference::{Stored, ValuePointer};
@@ -58,6 +58,37 @@ pub enum LeafEncoding {
     Fixed,
     /// Consecutive big-endian integers.
     Dense,
+}
+
+/// Room that a suffix is written into, at least.
+pub(super) const SUFFIX_BYTES_MIN: usize = 8;
+const _: () = assert!(SUFFIX_BYTES_MIN <= TAIL_BYTES);
+
+/// Copies a suffix of a leaf, for most lengths without a branch on it: they differ from entry to entry.
+///
+/// # Safety
+/// `from` is a suffix of `len` bytes in an image, and `len` bytes and at least [`SUFFIX_BYTES_MIN`] are writable at `to`.
+#[inline(always)]
+pub(super) unsafe fn copy_suffix(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: behind a suffix are at least `TAIL_BYTES` of the image (1).
+    unsafe {
+        if len <= 16 {
+            let last = len.saturating_sub(8);
+            let (a, b) = (load_u64(from), load_u64(from.add(last)));
+            store_u64(to, a);
+            store_u64(to.add(last), b);
+        } else {
+            copy(from, to, len);
+        }
+    }
+}
+
+/// The number of an entry of a dense leaf as its suffix, of `width` bytes and more, is to be stored.
+#[inline(always)]
+pub(super) fn dense_word(number: u64, width: usize) -> u64 {
+    number
+        .unbounded_shl(64 - 8 * width.min(8) as u32)
+        .swap_bytes()
 }
 
 /// A packed leaf.
@@ -516,8 +547,11 @@ impl<'a> Leaf<'a> {
         unsafe {
             out.set_len(prefix_bytes);
             if self.encoding == LeafEncoding::Dense {
-                let (bytes, start) = self.dense_suffix(i);
-                out.extend_from_slice(bytes.get_unchecked(start..));
+                let width = self.suffix_bytes as usize;
+                out.reserve(SUFFIX_BYTES_MIN);
+                let word = dense_word(self.dense_first().wrapping_add(i as u64), width);
+                store_u64(out.as_mut_ptr().add(prefix_bytes), word);
+                out.set_len(prefix_bytes + width);
                 return;
             }
             let suffix = if self.encoding == LeafEncoding::Slotted {
@@ -525,10 +559,8 @@ impl<'a> Leaf<'a> {
             } else {
                 self.fixed_suffix(i)
             };
-            if out.capacity() - prefix_bytes < suffix.len() {
-                out.reserve(suffix.len());
-            }
-            copy(
+            out.reserve(suffix.len().max(SUFFIX_BYTES_MIN));
+            copy_suffix(
                 suffix.as_ptr(),
                 out.as_mut_ptr().add(prefix_bytes),
                 suffix.len(),

@@ -8,9 +8,11 @@
 // Unsafe: skips the per-entry checks that (1) and (2) make superfluous.
 #![allow(unsafe_code)]
 
-use super::bytes::copy;
-use super::leaf::{FLAG_VALUES_EXTERNAL, Leaf, LeafEncoding, OFFSET_EXTERNAL, SECTIONS_AT};
-use super::reference::{Stored, ValuePointer};
+use super::bytes::store_u64;
+use super::leaf::{
+    FLAG_VALUES_EXTERNAL, Leaf, LeafEncoding, OFFSET_EXTERNAL, SECTIONS_AT, copy_suffix, dense_word,
+};
+use super::reference::Stored;
 use std::ops::{ControlFlow, Range};
 
 /// Forward reader over a range of a leaf's entries.
@@ -88,99 +90,102 @@ impl<'a> LeafCursor<'a> {
     }
 }
 
+/// How [`Leaf::visit`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visited {
+    /// Behind the last entry of the range.
+    All,
+    /// In front of an entry whose value is outside of the leaf.
+    External(usize),
+    /// The visitor broke.
+    Broken,
+}
+
 impl<'a> Leaf<'a> {
-    /// Calls `f` with each entry of `range` (cut to what the leaf has) in order, until it breaks. `key_buffer`
+    /// Calls `visit` with each entry of `range` (cut to what the leaf has) in order, until it breaks or a value is outside of the leaf. `key_buffer`
     /// is scratch memory; what it holds afterwards is unspecified.
     ///
     /// The encoding is looked at once, so that this is the fastest way through a leaf.
     #[inline]
-    pub fn for_each(
+    pub fn visit(
         &self,
         range: Range<usize>,
         key_buffer: &mut Vec<u8>,
-        mut f: impl FnMut(&[u8], Stored<'a>) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
+        mut visit: impl FnMut(&[u8], &'a [u8]) -> ControlFlow<()>,
+    ) -> Visited {
         let end = range.end.min(self.len());
         if range.start >= end {
-            return ControlFlow::Continue(());
+            return Visited::All;
         }
-        // The buffer only ever grows, so that no leaf pays for clearing it. No suffix is longer than the image.
+        if self.flags & FLAG_VALUES_EXTERNAL != 0 {
+            return Visited::External(range.start);
+        }
+        self.load_prefix(key_buffer);
+        // No suffix is longer than the image, and each may be written with `SUFFIX_BYTES_MIN`.
+        key_buffer.reserve(self.image_bytes());
         let prefix_bytes = self.prefix_bytes as usize;
-        let key_bytes_max = prefix_bytes + self.image_bytes();
-        if key_buffer.len() < key_bytes_max {
-            key_buffer.resize(key_bytes_max, 0);
-        }
-        key_buffer[..prefix_bytes].copy_from_slice(self.key_prefix());
-        let key = key_buffer.as_mut_slice();
-        match self.encoding {
-            LeafEncoding::Slotted => {
-                // SAFETY: leaf (1) and (2): offsets and lengths of entries below `end` are in the image; the buffer has room for
-                // every suffix.
-                unsafe {
-                    let mut word = self.offset_word(range.start);
-                    for i in range.start..end {
-                        let next = self.offset_word(i + 1);
-                        let start = word & !OFFSET_EXTERNAL;
-                        let entry_bytes = (next & !OFFSET_EXTERNAL) - start;
-                        let suffix_bytes = self.slot_suffix_bytes(i, entry_bytes);
-                        let from = self.base.add(start);
-                        copy(from, key.as_mut_ptr().add(prefix_bytes), suffix_bytes);
-                        let external = (word & OFFSET_EXTERNAL != 0)
-                            | (self.flags & FLAG_VALUES_EXTERNAL != 0);
-                        let value =
-                            stored(from.add(suffix_bytes), entry_bytes - suffix_bytes, external);
-                        f(key.get_unchecked(..prefix_bytes + suffix_bytes), value)?;
-                        word = next;
+        let key = key_buffer.as_mut_ptr();
+        let (value_bytes, width) = (self.value_bytes as usize, self.suffix_bytes as usize);
+        // SAFETY: entries below `end` are in the image, leaf (1) and (2), and none of these values is external. In `key` the prefix is followed by
+        // room for every suffix, and what is lent to the visitor was written before.
+        unsafe {
+            let suffix_at = key.add(prefix_bytes);
+            let mut lend = |suffix_bytes: usize, value_at: usize, bytes: usize| {
+                let key = std::slice::from_raw_parts(key, prefix_bytes + suffix_bytes);
+                visit(key, std::slice::from_raw_parts(self.at(value_at), bytes))
+            };
+            if self.encoding == LeafEncoding::Slotted {
+                let mut word = self.offset_word(range.start);
+                for i in range.start..end {
+                    if word & OFFSET_EXTERNAL != 0 {
+                        return Visited::External(i);
+                    }
+                    let next = self.offset_word(i + 1);
+                    let entry_bytes = (next & !OFFSET_EXTERNAL) - word;
+                    let suffix_bytes = self.slot_suffix_bytes(i, entry_bytes);
+                    copy_suffix(self.at(word), suffix_at, suffix_bytes);
+                    if lend(
+                        suffix_bytes,
+                        word + suffix_bytes,
+                        entry_bytes - suffix_bytes,
+                    )
+                    .is_break()
+                    {
+                        return Visited::Broken;
+                    }
+                    word = next;
+                }
+                return Visited::All;
+            }
+            let is_dense = self.encoding == LeafEncoding::Dense;
+            let first = if is_dense { self.dense_first() } else { 0 };
+            let load_suffix = |i: usize| match is_dense {
+                true => store_u64(suffix_at, dense_word(first.wrapping_add(i as u64), width)),
+                false => copy_suffix(self.at(SECTIONS_AT + i * width), suffix_at, width),
+            };
+            if self.uniform() {
+                for i in range.start..end {
+                    load_suffix(i);
+                    let value_at = self.data_at as usize + i * value_bytes;
+                    if lend(width, value_at, value_bytes).is_break() {
+                        return Visited::Broken;
                     }
                 }
+                return Visited::All;
             }
-            LeafEncoding::Fixed => {
-                let width = self.suffix_bytes as usize;
-                let key = &mut key[..prefix_bytes + width];
-                for i in range.start..end {
-                    // SAFETY: i < count; the buffer has room for the suffix.
-                    let value = unsafe {
-                        copy(
-                            self.base.add(SECTIONS_AT + i * width),
-                            key.as_mut_ptr().add(prefix_bytes),
-                            width,
-                        );
-                        self.value_unchecked(i)
-                    };
-                    f(key, value)?;
+            let mut word = self.offset_word(range.start);
+            for i in range.start..end {
+                if word & OFFSET_EXTERNAL != 0 {
+                    return Visited::External(i);
                 }
-            }
-            LeafEncoding::Dense => {
-                let width = self.suffix_bytes as usize;
-                let key = &mut key[..prefix_bytes + width];
-                for i in range.start..end {
-                    let (bytes, start) = self.dense_suffix(i);
-                    // SAFETY: i < count; the suffix has `width` bytes, leaf (4), and the buffer has room for it.
-                    let value = unsafe {
-                        copy(
-                            bytes.as_ptr().add(start),
-                            key.as_mut_ptr().add(prefix_bytes),
-                            width,
-                        );
-                        self.value_unchecked(i)
-                    };
-                    f(key, value)?;
+                let next = self.offset_word(i + 1);
+                load_suffix(i);
+                if lend(width, word, (next & !OFFSET_EXTERNAL) - word).is_break() {
+                    return Visited::Broken;
                 }
+                word = next;
             }
         }
-        ControlFlow::Continue(())
-    }
-}
-
-/// # Safety
-/// `at` points to `bytes` readable bytes that live for `'a`; leaf (3).
-#[inline(always)]
-unsafe fn stored<'a>(at: *const u8, bytes: usize, external: bool) -> Stored<'a> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if external {
-            return Stored::External(ValuePointer::decode(&*at.cast()));
-        }
-        Stored::Inline(std::slice::from_raw_parts(at, bytes))
+        Visited::All
     }
 }

@@ -41,7 +41,7 @@ pub use header::{
 pub use inner::{Inner, leads_to_deltas, patch_child};
 pub use inner_pack::{InnerImage, InnerPacker};
 pub use leaf::{Leaf, LeafEncoding, patch_value};
-pub use leaf_cursor::LeafCursor;
+pub use leaf_cursor::{LeafCursor, Visited};
 pub use leaf_pack::{LeafImage, LeafPacker};
 pub use reference::{NodeRef, Stored, SubtreeRef, ValuePointer};
 

@@ -5,8 +5,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use psitri::node::{
     Delta, DeltaPacker, Inner, InnerPacker, Leaf, LeafCursor, LeafPacker, Mark, NodeError, NodeRef,
-    Stored, ValuePointer, birth, check, is_leaf, level, patch_child, patch_value, seal, units,
-    validate, validate_deep,
+    Stored, ValuePointer, Visited, birth, check, is_leaf, level, patch_child, patch_value, seal,
+    units, validate, validate_deep,
 };
 use std::ops::ControlFlow;
 
@@ -88,10 +88,17 @@ fn exercise_leaf(leaf: Leaf<'_>, probes: &[Vec<u8>]) {
             sum += key.len();
         }
         assert_eq!(keys, leaf.len());
-        let _ = leaf.for_each(0..usize::MAX, &mut key, |key, _| {
-            sum += key.iter().map(|byte| usize::from(*byte)).sum::<usize>();
+        let mut index = 0;
+        while let Visited::External(at) = leaf.visit(index..usize::MAX, &mut key, |key, value| {
+            sum += key
+                .iter()
+                .chain(value)
+                .map(|byte| usize::from(*byte))
+                .sum::<usize>();
             ControlFlow::Continue(())
-        });
+        }) {
+            index = at + 1;
+        }
         std::hint::black_box(sum);
     }
 }

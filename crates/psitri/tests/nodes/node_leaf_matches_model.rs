@@ -5,7 +5,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use psitri::node::{
     Leaf, LeafCursor, LeafEncoding, LeafPacker, NODE_BYTES_SOFT_MAX, NodeRef, Stored, UNIT_BYTES,
-    ValuePointer, check, patch_value, seal, validate_deep,
+    ValuePointer, Visited, check, patch_value, seal, validate_deep,
 };
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -121,14 +121,26 @@ fn check_leaf(bytes: &mut [u8], entries: &[(&Vec<u8>, &Value)], probes: &[Vec<u8
     let again = packer.pop_last(false).unwrap();
     assert_eq!(again.bytes[24..], bytes[24..]);
     let mut seen = 0;
-    let _ = leaf.for_each(0..usize::MAX, &mut key_buffer, |key, value| {
-        assert_eq!(
-            (key, value),
-            (entries[seen].0.as_slice(), entries[seen].1.stored())
-        );
-        seen += 1;
-        ControlFlow::Continue(())
-    });
+    loop {
+        let visited = leaf.visit(seen..usize::MAX, &mut key_buffer, |key, value| {
+            let (expected, stored) = &entries[seen];
+            assert_eq!(
+                (key, Stored::Inline(value)),
+                (expected.as_slice(), stored.stored())
+            );
+            seen += 1;
+            ControlFlow::Continue(())
+        });
+        match visited {
+            Visited::All => break,
+            Visited::Broken => unreachable!("nobody breaks"),
+            Visited::External(at) => {
+                assert_eq!(at, seen);
+                assert!(matches!(entries[seen].1.stored(), Stored::External(_)));
+                seen += 1;
+            }
+        }
+    }
     assert_eq!(seen, entries.len());
 }
 
