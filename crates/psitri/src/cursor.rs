@@ -523,7 +523,16 @@ impl<'a> Cursor<'a> {
             // Where entries expire they are taken one by one: a second copy of these loops, for them, costs the first a sixth of its speed.
             let flow = match self.at {
                 At::Tree if !self.run.is_empty() && self.view.now == 0 => {
-                    self.visit_run(&mut key_buffer, &mut visit)?
+                    let run = self.run.clone();
+                    let flow = self.visit_entries(run, &mut key_buffer, &mut visit)?;
+                    if flow.is_continue() && self.ends_leaf() {
+                        match self.visit_leaves(&mut key_buffer, &mut visit)? {
+                            ControlFlow::Continue(is_found) => found = is_found,
+                            ControlFlow::Break(()) => return Ok(()),
+                        }
+                        continue;
+                    }
+                    flow
                 }
                 At::Layer(layer) if self.lead > 0 && self.view.now == 0 => {
                     self.visit_led(layer, &mut visit)?
@@ -542,15 +551,19 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Visits the position and what follows it in the run of the tree's leaf.
+    /// Visits entries of the tree's leaf, the last of which is the position then.
     #[inline(always)]
-    fn visit_run(
+    fn visit_entries(
         &mut self,
+        entries: Range<usize>,
         key_buffer: &mut Vec<u8>,
         visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        let (leaf, mut index) = self.tree.leaf().expect("the position is in the tree");
-        let end = self.run.end;
+        let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
+        let Range {
+            start: mut index,
+            end,
+        } = entries;
         self.tree.set_index(end - 1);
         loop {
             match leaf.visit(index..end, key_buffer, &mut *visit) {
@@ -571,6 +584,26 @@ impl<'a> Cursor<'a> {
                 index += 1;
             }
         }
+    }
+
+    /// Visits the leaves that follow that of the position, its last entry, as long as they come as a whole before the other sources and the end of the bounds.
+    /// Then to the next position: whether there is one.
+    #[inline(always)]
+    fn visit_leaves(
+        &mut self,
+        key_buffer: &mut Vec<u8>,
+        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<(), bool>> {
+        while self.next_whole_leaf()? {
+            let (leaf, first) = self.tree.leaf().expect("the position is in the tree");
+            if self
+                .visit_entries(first..leaf.len(), key_buffer, visit)?
+                .is_break()
+            {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        self.settle().map(ControlFlow::Continue)
     }
 }
 

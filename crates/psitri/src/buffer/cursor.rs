@@ -28,7 +28,7 @@ use super::walk::Walk;
 use crate::sync::Ordering;
 
 #[cfg(not(loom))]
-pub(crate) use coming::{Coming, Standing};
+pub(crate) use coming::{Coming, Standing, Visits};
 
 /// Most entries to walk ahead: enough to hide a miss each, few enough to stay in the first cache.
 const AHEAD_MAX: usize = 64;

@@ -45,7 +45,7 @@ mod writer;
 pub use arena::{ARENA_BYTES_MAX, Arena};
 pub use cursor::BufferCursor;
 #[cfg(not(loom))]
-pub(crate) use cursor::{Coming, Standing};
+pub(crate) use cursor::{Coming, Standing, Visits};
 #[cfg(not(loom))]
 pub(crate) use entry::Prefix;
 pub use entry::{CSN_UNCOMMITTED, EntryRef, Found, Kind, LARGE_BYTES, VersionRef};

@@ -28,6 +28,9 @@
 //! # Failure modes
 //! None here; memory is allocated by the caller.
 
+#[cfg(not(loom))]
+mod full;
+
 use super::arena::{LINE_BYTES, Memory, UNIT_BYTES};
 use super::byte_search::{
     Bytes, byte_from, byte_up_to, equal_mask, least_from, lowest_zero_byte32,

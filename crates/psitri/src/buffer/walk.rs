@@ -18,6 +18,9 @@
 //! # Failure modes
 //! None but memory for the stack.
 
+#[cfg(not(loom))]
+mod siblings;
+
 use super::arena::Memory;
 use super::bucket::{Bucket, Order};
 use super::entry::Entry;

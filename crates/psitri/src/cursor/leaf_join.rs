@@ -10,7 +10,10 @@
 //!    stands behind all keys which begin like the leaf's is left out.
 //! 2. The tree's cursor is moved to the leaf's index at the end, those of the layers after every batch.
 
-use std::{cmp::Ordering, ops::ControlFlow};
+use std::{
+    cmp::Ordering,
+    ops::{ControlFlow, Range},
+};
 
 use super::{
     At, Cursor, Layer,
@@ -20,7 +23,7 @@ use super::{
 use crate::{
     Result,
     buffer::{BufferCursor, Coming, Found, Prefix, Standing},
-    node::{Leaf, Stored, leaf_search::Sought},
+    node::{Leaf, Stored, Visited, leaf_search::Sought},
 };
 
 /// What an entry was found in, beside bits for layers.
@@ -79,6 +82,18 @@ pub(super) enum Passed {
     Beyond,
 }
 
+/// What [`LeafSide::take_run`] came to.
+enum Run {
+    NotTaken,
+    /// The bounds end.
+    Cut,
+    /// `ends`: the leaf does. `goes_on`: the sink takes more.
+    Taken {
+        ends: bool,
+        goes_on: bool,
+    },
+}
+
 /// Takes what is found, and says whether it takes more.
 trait Sink<'a> {
     /// The entry of a leaf.
@@ -86,6 +101,10 @@ trait Sink<'a> {
 
     /// An entry of a layer.
     fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool;
+
+    /// Entries of a leaf, from the first on. Returns where it stopped, in front of a value outside of the leaf, or behind what it took, and whether it
+    /// takes more. `None` if it takes no runs.
+    fn take_run(&mut self, leaf: &Leaf<'a>, run: Range<usize>) -> Option<(usize, bool)>;
 
     /// Whether something that was found waits for more.
     fn is_waiting(&self) -> bool;
@@ -283,7 +302,7 @@ impl<'a> LeafSide<'a> {
                 TREE => Passed::GoesOn,
                 _ => layers.pass(self),
             };
-            let tree_ends = sources & TREE != 0 && !self.pass();
+            let mut tree_ends = sources & TREE != 0 && !self.pass();
             if tree_ends && self.is_cut {
                 return ending;
             }
@@ -292,6 +311,15 @@ impl<'a> LeafSide<'a> {
                 false => 1,
             };
             met.sources_last = sources;
+            if met.alone == ALONE_MAX && sources == TREE && !tree_ends && takes_more {
+                match self.take_run(layers, sink) {
+                    Run::NotTaken => {}
+                    Run::Cut => return ending,
+                    Run::Taken { ends, goes_on } => {
+                        (tree_ends, takes_more, met.alone) = (ends, goes_on, 0);
+                    }
+                }
+            }
             ending.is_behind = tree_ends;
             ending.is_alone = met.alone == ALONE_MAX && sources.is_power_of_two();
             let is_enough = !takes_more || met.dead >= DEAD_MAX && sink.is_waiting();
@@ -308,6 +336,35 @@ impl<'a> LeafSide<'a> {
                 Passed::Beyond => return self.end_alone(sink, ending),
             }
         }
+    }
+
+    /// Takes the entries from the index on that come before the layers, if the sink takes runs.
+    #[inline(always)]
+    fn take_run(&mut self, layers: &impl Layers<'a>, sink: &mut impl Sink<'a>) -> Run {
+        debug_assert!(self.left > 0, "the leaf goes on");
+        if !self.forward {
+            return Run::NotTaken;
+        }
+        let end = self.leaf.lower_bound_from(self.index, layers.key());
+        // A forged leaf may have its keys in any order.
+        let end = end.clamp(self.index, self.index + self.left);
+        let Some((stopped, goes_on)) = sink.take_run(&self.leaf, self.index..end) else {
+            return Run::NotTaken;
+        };
+        self.left -= stopped - self.index;
+        let ends = self.left == 0;
+        if ends && self.is_cut {
+            self.index = stopped;
+            return Run::Cut;
+        }
+        if ends {
+            // It stands on its last entry, as `pass` leaves it.
+            (self.index, self.left) = (stopped - 1, 1);
+        } else {
+            self.index = stopped;
+            self.load_heads();
+        }
+        Run::Taken { ends, goes_on }
     }
 
     /// Takes what is left of the leaf, if it is little; more is a run, which the general way reads.
@@ -348,6 +405,11 @@ impl<'a> Sink<'a> for Keep<'_, 'a> {
     }
 
     #[inline(always)]
+    fn take_run(&mut self, _leaf: &Leaf<'a>, _run: Range<usize>) -> Option<(usize, bool)> {
+        None
+    }
+
+    #[inline(always)]
     fn is_waiting(&self) -> bool {
         !self.found.is_empty()
     }
@@ -365,6 +427,18 @@ impl<'a> Sink<'a> for Visit<'_> {
     fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool {
         self.flow = (self.visit)(key, value);
         self.flow.is_continue()
+    }
+
+    fn take_run(&mut self, leaf: &Leaf<'a>, run: Range<usize>) -> Option<(usize, bool)> {
+        let end = run.end;
+        Some(match leaf.visit(run, self.key, &mut *self.visit) {
+            Visited::All => (end, true),
+            Visited::External(index) => (index, true),
+            Visited::Broken => {
+                self.flow = ControlFlow::Break(());
+                (end, false)
+            }
+        })
     }
 
     #[inline(always)]
@@ -461,12 +535,11 @@ impl<'a> Cursor<'a> {
             found: &mut found,
             want,
         };
-        let goes_on = self.join_leaf(&mut tree, &mut sink);
+        let more = self.join_leaf(&mut tree, &mut sink);
         self.lockstep.found = found;
         self.tree.move_to(tree.index);
-        if goes_on && self.lockstep.found.is_empty() {
-            // No further than it has to.
-            return self.look_ahead(0, WANT_FIRST);
+        if more > 0 && self.lockstep.found.is_empty() {
+            return self.look_ahead(0, more);
         }
         self.lockstep.want_more();
     }
@@ -511,12 +584,13 @@ impl<'a> Cursor<'a> {
         LeafSide::new(leaf, (self.tree.first(), index), self.forward, end, want)
     }
 
-    /// Joins the leaf of the tree, one of several sources, with the layers. Returns whether the general way may find more from where this ends.
+    /// Joins the leaf of the tree, one of several sources, with the layers. Returns how many entries the general way should look for from where this ends, if
+    /// it may find any.
     #[inline(always)]
-    fn join_leaf(&mut self, tree: &mut LeafSide<'a>, sink: &mut impl Sink<'a>) -> bool {
+    fn join_leaf(&mut self, tree: &mut LeafSide<'a>, sink: &mut impl Sink<'a>) -> usize {
         debug_assert!(!self.has_ranges, "entries of layers decide alone");
         if tree.left == 0 {
-            return true;
+            return WANT_FIRST;
         }
         match self.order[..] {
             [At::Tree, At::Layer(layer)] | [At::Layer(layer), At::Tree] => {
@@ -532,25 +606,27 @@ impl<'a> Cursor<'a> {
         tree: &mut LeafSide<'a>,
         layer: usize,
         sink: &mut impl Sink<'a>,
-    ) -> bool {
+    ) -> usize {
         let mut met = Met::new();
         loop {
             let Layer { cursor, csn, .. } = &self.layers[layer];
             let Some(mut one) = OneLayer::new(cursor, *csn, tree) else {
-                let is_behind = tree.is_behind(cursor.key());
-                self.lockstep.is_alone = !is_behind;
-                return is_behind;
+                if tree.is_behind(cursor.key()) {
+                    return self.lockstep.want;
+                }
+                self.lockstep.is_alone = true;
+                return 0;
             };
             let ending = tree.join(&mut one, sink, &mut met);
             let (passed, has_ended) = one.passed();
-            if let Some(goes_on) = self.end_join(&ending, [(layer, passed, has_ended)]) {
-                return goes_on;
+            if let Some(more) = self.end_join(&ending, [(layer, passed, has_ended)]) {
+                return more;
             }
         }
     }
 
     #[inline(never)]
-    fn join_several(&mut self, tree: &mut LeafSide<'a>, sink: &mut impl Sink<'a>) -> bool {
+    fn join_several(&mut self, tree: &mut LeafSide<'a>, sink: &mut impl Sink<'a>) -> usize {
         let mut met = Met::new();
         loop {
             // Its bits are places among those that are joined.
@@ -558,28 +634,29 @@ impl<'a> Cursor<'a> {
             let mut several = Several::new();
             match several.fill(&self.layers, tree) {
                 Filled::Joined => {}
-                Filled::Before => return true,
+                // Any number of its keys may come before the leaf: so many are looked for that it is found out if it is alone there.
+                Filled::Before => return self.lockstep.want,
                 Filled::Beyond => {
                     self.lockstep.is_alone = true;
-                    return false;
+                    return 0;
                 }
             }
             let ending = tree.join(&mut several, sink, &mut met);
             let moves = several.into_moves();
-            if let Some(goes_on) = self.end_join(&ending, moves) {
-                return goes_on;
+            if let Some(more) = self.end_join(&ending, moves) {
+                return more;
             }
         }
     }
 
-    /// Tells the cursors of layers how far they were read: how many entries were passed, and whether the last of them was, too. Returns whether the
-    /// general way may find more, if the join does not go on.
+    /// Tells the cursors of layers how far they were read: how many entries were passed, and whether the last of them was, too. If the join does not go on,
+    /// returns how many entries the general way should look for: no further than it has to.
     #[inline(always)]
     fn end_join(
         &mut self,
         ending: &Ending,
         moves: impl IntoIterator<Item = (usize, usize, bool)>,
-    ) -> Option<bool> {
+    ) -> Option<usize> {
         (self.lockstep.is_behind, self.lockstep.is_alone) = (ending.is_behind, ending.is_alone);
         for (layer, passed, passes_last) in moves {
             let cursor = &mut self.layers[layer].cursor;
@@ -588,10 +665,11 @@ impl<'a> Cursor<'a> {
                 self.order.retain(|&source| source != At::Layer(layer));
             }
         }
-        match self.order[..] {
+        let goes_on = match self.order[..] {
             [At::Tree] => Some(ending.goes_on.unwrap_or(true)),
             _ => ending.goes_on,
-        }
+        };
+        goes_on.map(|goes_on| if goes_on { WANT_FIRST } else { 0 })
     }
 }
 

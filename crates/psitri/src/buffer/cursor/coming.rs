@@ -3,6 +3,8 @@
 //! # Invariants
 //! Those of `cursor.rs`: what is coming are the entries ahead up to `ahead.low`, all of which have arrived in the caches.
 
+use std::ops::ControlFlow;
+
 use super::super::arena::Memory;
 use super::super::entry::{Entry, Found, Prefix};
 use super::super::node;
@@ -45,6 +47,12 @@ impl<'b> Coming<'_, 'b> {
 /// An entry that a cursor stands on, or comes to.
 #[derive(Clone, Copy)]
 pub(crate) struct Standing<'b>(Entry<'b>);
+
+/// Who is shown entries. In place of a closure, which compilers would call.
+pub(crate) trait Visits<'b> {
+    /// To be inlined.
+    fn visit(&mut self, entry: Standing<'b>) -> ControlFlow<()>;
+}
 
 impl<'b> Standing<'b> {
     #[inline(always)]
@@ -96,6 +104,34 @@ impl<'b> BufferCursor<'b> {
             version_bytes: ahead.version_bytes,
             passed: 0,
         }
+    }
+
+    /// Goes on, forward, to the last of those siblings of the entry that the walk has come to which are entries, and shows all that are passed. Nothing
+    /// happens unless they are many, and `comes_first` says of what all of their keys begin with that these are all before what others have. Where the cursor stands
+    /// after a break is not known.
+    #[inline(always)]
+    pub(crate) fn visit_siblings(
+        &mut self,
+        comes_first: impl FnOnce(&[u8]) -> bool,
+        visitor: &mut impl Visits<'b>,
+    ) -> ControlFlow<()> {
+        let memory = self.walk.memory();
+        let ahead = &mut self.ahead;
+        let is_ahead = ahead.forward || ahead.next == ahead.count;
+        if !is_ahead || !self.walk.has_siblings(comes_first) {
+            return ControlFlow::Continue(());
+        }
+        for &entry in &ahead.entries[ahead.next..ahead.count] {
+            visitor.visit(Standing(Entry::new(memory, node::offset(entry))))?;
+        }
+        (ahead.next, ahead.count, ahead.low) = (0, 0, 0);
+        let mut flow = ControlFlow::Continue(());
+        ahead.passed += self.walk.visit_siblings(ahead.version_bytes, |entry| {
+            flow = visitor.visit(Standing(entry));
+            flow.is_continue()
+        });
+        self.stand_on(self.walk.entry());
+        flow
     }
 
     /// Makes the last of the first `count` entries that were coming the present one.
