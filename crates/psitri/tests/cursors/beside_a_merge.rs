@@ -102,7 +102,13 @@ fn states_seen_by_cursors(seed: u64) -> usize {
 
 #[test]
 fn cursors_see_the_same_whatever_is_merged() {
-    // How many slices cursors meet is up to the threads.
-    let seen = (1..=5).map(|number| states_seen_by_cursors(seed(number)));
-    assert!(seen.max() > Some(3), "no cursor in the middle of a merge");
+    // How many slices cursors meet is up to the threads, and they may be many more than there are processors.
+    let mut seen = 0;
+    for number in 1..=60 {
+        seen = seen.max(states_seen_by_cursors(seed(number)));
+        if number >= 5 && seen > 3 {
+            return;
+        }
+    }
+    panic!("no cursor in the middle of a merge: at most {seen} states were seen");
 }
