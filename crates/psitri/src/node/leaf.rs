@@ -67,7 +67,7 @@ const _: () = assert!(SUFFIX_BYTES_MIN <= TAIL_BYTES);
 /// Copies a suffix of a leaf, for most lengths without a branch on it: they differ from entry to entry.
 ///
 /// # Safety
-/// `from` is a suffix of `len` bytes in an image, and `len` bytes and at least [`SUFFIX_BYTES_MIN`] are writable at `to`.
+/// `from` points into an image, to a suffix of `len` bytes there; `len` bytes and at least [`SUFFIX_BYTES_MIN`] are writable at `to`.
 #[inline(always)]
 pub(super) unsafe fn copy_suffix(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: behind a suffix are at least `TAIL_BYTES` of the image (1).
@@ -554,18 +554,16 @@ impl<'a> Leaf<'a> {
                 out.set_len(prefix_bytes + width);
                 return;
             }
-            let suffix = if self.encoding == LeafEncoding::Slotted {
-                self.slot_suffix(i)
+            let (start, suffix_bytes) = if self.encoding == LeafEncoding::Slotted {
+                self.slot(i)
             } else {
-                self.fixed_suffix(i)
+                let width = self.suffix_bytes as usize;
+                (SECTIONS_AT + i * width, width)
             };
-            out.reserve(suffix.len().max(SUFFIX_BYTES_MIN));
-            copy_suffix(
-                suffix.as_ptr(),
-                out.as_mut_ptr().add(prefix_bytes),
-                suffix.len(),
-            );
-            out.set_len(prefix_bytes + suffix.len());
+            out.reserve(suffix_bytes.max(SUFFIX_BYTES_MIN));
+            let to = out.as_mut_ptr().add(prefix_bytes);
+            copy_suffix(self.at(start), to, suffix_bytes);
+            out.set_len(prefix_bytes + suffix_bytes);
         }
     }
 }

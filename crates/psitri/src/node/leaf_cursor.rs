@@ -103,7 +103,7 @@ pub enum Visited {
 
 impl<'a> Leaf<'a> {
     /// Calls `visit` with each entry of `range` (cut to what the leaf has) in order, until it breaks or a value is outside of the leaf. `key_buffer`
-    /// is scratch memory, which holds the leaf's prefix afterwards if the range is not empty.
+    /// is scratch memory, which holds the leaf's prefix afterwards if it did so before, or the visitor was called.
     ///
     /// The encoding is looked at once, so that this is the fastest way through a leaf.
     #[inline]

@@ -1,6 +1,7 @@
 //! Story: a long merge publishes slice by slice, and forward moves leave out what the tree has of the buffers by then. No cursor can tell.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use crate::common::{Random, seed};
 use psitri::{Cursor, Database, Keyspace, Options};
@@ -88,6 +89,14 @@ fn states_seen_by_cursors(seed: u64) -> usize {
                 cursor.next().unwrap();
             }
             assert!(!cursor.is_valid());
+            let mut visited = model.iter();
+            let visit = |key: &[u8], value: &[u8]| {
+                let (expected, expected_value) = visited.next().unwrap();
+                assert_eq!((key, value), (&expected[..], &expected_value[..]));
+                ControlFlow::Continue(())
+            };
+            snapshot.for_each(&keyspace, .., visit).unwrap();
+            assert_eq!(visited.next(), None);
             if seen.last() != Some(&merged) {
                 seen.push(merged);
             }

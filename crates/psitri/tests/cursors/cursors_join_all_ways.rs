@@ -377,6 +377,14 @@ fn where_leaves_and_bounds_end() {
                         continue;
                     }
                     let expected: Vec<_> = model.range(lo..hi).collect();
+                    let mut visited = expected.iter();
+                    let visit = |key: &[u8], value: &[u8]| {
+                        let (expected, expected_value) = visited.next().unwrap();
+                        assert_eq!((key, value), (**expected, &expected_value[..]));
+                        ControlFlow::Continue(())
+                    };
+                    snapshot.for_each(&keyspace, lo..hi, visit).unwrap();
+                    assert_eq!(visited.next(), None);
                     let mut cursor = snapshot.cursor(&keyspace).unwrap().with_range(lo..hi);
                     let mut found = cursor.seek_first().unwrap();
                     for (key, value) in &expected {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use super::super::arena::Memory;
 use super::super::entry::{Entry, Found, Prefix};
 use super::super::node;
-use super::BufferCursor;
+use super::{BufferCursor, PASSED_FROM};
 
 /// The entries that a cursor will come to next, as far as they have arrived in the caches: to read many of them at once. The cursor is to be told
 /// afterwards how many were passed.
@@ -126,10 +126,13 @@ impl<'b> BufferCursor<'b> {
         }
         (ahead.next, ahead.count, ahead.low) = (0, 0, 0);
         let mut flow = ControlFlow::Continue(());
-        ahead.passed += self.walk.visit_siblings(ahead.version_bytes, |entry| {
+        let passed = self.walk.visit_siblings(ahead.version_bytes, |entry| {
             flow = visitor.visit(Standing(entry));
             flow.is_continue()
         });
+        if passed >= PASSED_FROM {
+            self.buffer.arena().note_passed(passed as u64);
+        }
         self.stand_on(self.walk.entry());
         flow
     }
