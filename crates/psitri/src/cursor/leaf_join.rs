@@ -82,18 +82,6 @@ pub(super) enum Passed {
     Beyond,
 }
 
-/// What [`LeafSide::take_run`] came to.
-enum Run {
-    NotTaken,
-    /// The bounds end.
-    Cut,
-    /// `ends`: the leaf does. `goes_on`: the sink takes more.
-    Taken {
-        ends: bool,
-        goes_on: bool,
-    },
-}
-
 /// Takes what is found, and says whether it takes more.
 trait Sink<'a> {
     /// The entry of a leaf.
@@ -102,9 +90,12 @@ trait Sink<'a> {
     /// An entry of a layer.
     fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool;
 
-    /// Entries of a leaf, from the first on. Returns where it stopped, in front of a value outside of the leaf, or behind what it took, and whether it
-    /// takes more. `None` if it takes no runs.
-    fn take_run(&mut self, leaf: &Leaf<'a>, run: Range<usize>) -> Option<(usize, bool)>;
+    /// Whether it takes entries of a leaf by the run, going forward.
+    const TAKES_RUNS: bool;
+
+    /// Entries of a leaf that follow one another, at least one. Returns in front of which it stopped: one whose value is outside of the leaf, or that behind
+    /// the run; and whether it takes more.
+    fn take_run(&mut self, leaf: &Leaf<'a>, run: Range<usize>) -> (usize, bool);
 
     /// Whether something that was found waits for more.
     fn is_waiting(&self) -> bool;
@@ -216,23 +207,22 @@ impl<'a> LeafSide<'a> {
         if self.forward { order } else { order.reverse() }
     }
 
-    /// To the next index. False if the leaf ends, and nothing was moved, or the bounds do.
+    /// To the index by as many steps. False if the leaf ends, and it stands on the last entry, or the bounds do.
     #[inline(always)]
-    fn pass(&mut self) -> bool {
-        if self.left == 1 && !self.is_cut {
-            return false;
-        }
-        self.left -= 1;
+    fn pass(&mut self, steps: usize) -> bool {
+        let ends_leaf = self.left == steps && !self.is_cut;
+        let moved = if ends_leaf { steps - 1 } else { steps };
+        self.left -= moved;
         self.index = if self.forward {
-            self.index + 1
+            self.index + moved
         } else {
-            self.index - 1
+            self.index - moved
         };
-        if self.left == 0 {
+        if ends_leaf || self.left == 0 {
             return false;
         }
-        self.at += 1;
-        if self.at == self.loaded {
+        self.at += steps;
+        if self.at >= self.loaded {
             self.load_heads();
         }
         true
@@ -252,10 +242,10 @@ impl<'a> LeafSide<'a> {
 
     /// Joins the leaf with the layers as long as what is found is taken.
     #[inline(always)]
-    fn join(
+    fn join<S: Sink<'a>>(
         &mut self,
         layers: &mut impl Layers<'a>,
-        sink: &mut impl Sink<'a>,
+        sink: &mut S,
         met: &mut Met,
     ) -> Ending {
         let mut ending = Ending {
@@ -266,10 +256,21 @@ impl<'a> LeafSide<'a> {
         if self.at >= self.loaded {
             self.load_heads();
         }
+        let takes_runs = S::TAKES_RUNS && self.forward;
         loop {
             let order = self.compare(layers);
-            let mut takes_more = true;
-            let sources = if order.is_lt() {
+            let (mut takes_more, mut steps) = (true, 1);
+            let takes_run = takes_runs && order.is_lt();
+            let sources = if takes_run {
+                let far = met.alone >= ALONE_MAX && met.sources_last == TREE;
+                let run = self.index..self.end_before(layers, far);
+                let (stopped, more) = sink.take_run(&self.leaf, run);
+                (steps, takes_more) = (stopped - self.index, more);
+                if steps == 0 {
+                    return ending;
+                }
+                TREE
+            } else if order.is_lt() {
                 let Stored::Inline(value) = self.leaf.value(self.index) else {
                     return ending;
                 };
@@ -302,26 +303,17 @@ impl<'a> LeafSide<'a> {
                 TREE => Passed::GoesOn,
                 _ => layers.pass(self),
             };
-            let mut tree_ends = sources & TREE != 0 && !self.pass();
+            let tree_ends = sources & TREE != 0 && !self.pass(steps);
             if tree_ends && self.is_cut {
                 return ending;
             }
             met.alone = match sources == met.sources_last {
-                true => met.alone + 1,
-                false => 1,
+                true => met.alone + steps,
+                false => steps,
             };
             met.sources_last = sources;
-            if met.alone == ALONE_MAX && sources == TREE && !tree_ends && takes_more {
-                match self.take_run(layers, sink) {
-                    Run::NotTaken => {}
-                    Run::Cut => return ending,
-                    Run::Taken { ends, goes_on } => {
-                        (tree_ends, takes_more, met.alone) = (ends, goes_on, 0);
-                    }
-                }
-            }
             ending.is_behind = tree_ends;
-            ending.is_alone = met.alone == ALONE_MAX && sources.is_power_of_two();
+            ending.is_alone = met.alone >= ALONE_MAX && sources.is_power_of_two() && !takes_run;
             let is_enough = !takes_more || met.dead >= DEAD_MAX && sink.is_waiting();
             if ending.is_behind || ending.is_alone || is_enough {
                 ending.goes_on = Some(false);
@@ -338,33 +330,18 @@ impl<'a> LeafSide<'a> {
         }
     }
 
-    /// Takes the entries from the index on that come before the layers, if the sink takes runs.
+    /// Behind which index entries from the one at the index on are known to come before the layers; as far as heads are loaded, or further.
     #[inline(always)]
-    fn take_run(&mut self, layers: &impl Layers<'a>, sink: &mut impl Sink<'a>) -> Run {
-        debug_assert!(self.left > 0, "the leaf goes on");
-        if !self.forward {
-            return Run::NotTaken;
-        }
-        let end = self.leaf.lower_bound_from(self.index, layers.key());
-        // A forged leaf may have its keys in any order.
-        let end = end.clamp(self.index, self.index + self.left);
-        let Some((stopped, goes_on)) = sink.take_run(&self.leaf, self.index..end) else {
-            return Run::NotTaken;
-        };
-        self.left -= stopped - self.index;
-        let ends = self.left == 0;
-        if ends && self.is_cut {
-            self.index = stopped;
-            return Run::Cut;
-        }
-        if ends {
-            // It stands on its last entry, as `pass` leaves it.
-            (self.index, self.left) = (stopped - 1, 1);
+    fn end_before(&self, layers: &impl Layers<'a>, far: bool) -> usize {
+        let end = if far {
+            self.leaf.lower_bound_from(self.index, layers.key())
         } else {
-            self.index = stopped;
-            self.load_heads();
-        }
-        Run::Taken { ends, goes_on }
+            let heads = self.heads[..self.loaded].iter().skip(self.at);
+            let head = layers.head();
+            self.index + heads.take_while(|&&other| other < head).count()
+        };
+        // A forged leaf may have its keys in any order.
+        end.clamp(self.index + 1, self.index + self.left)
     }
 
     /// Takes what is left of the leaf, if it is little; more is a run, which the general way reads.
@@ -376,7 +353,7 @@ impl<'a> LeafSide<'a> {
         }
         while let Stored::Inline(value) = self.leaf.value(self.index) {
             let takes_more = sink.take_from(&self.leaf, self.index, value);
-            if !self.pass() {
+            if !self.pass(1) {
                 if !self.is_cut {
                     (ending.goes_on, ending.is_behind) = (Some(false), true);
                 }
@@ -404,9 +381,10 @@ impl<'a> Sink<'a> for Keep<'_, 'a> {
         self.found.len() < self.want
     }
 
-    #[inline(always)]
-    fn take_run(&mut self, _leaf: &Leaf<'a>, _run: Range<usize>) -> Option<(usize, bool)> {
-        None
+    const TAKES_RUNS: bool = false;
+
+    fn take_run(&mut self, _leaf: &Leaf<'a>, run: Range<usize>) -> (usize, bool) {
+        (run.start, true)
     }
 
     #[inline(always)]
@@ -429,16 +407,19 @@ impl<'a> Sink<'a> for Visit<'_> {
         self.flow.is_continue()
     }
 
-    fn take_run(&mut self, leaf: &Leaf<'a>, run: Range<usize>) -> Option<(usize, bool)> {
+    const TAKES_RUNS: bool = true;
+
+    #[inline(always)]
+    fn take_run(&mut self, leaf: &Leaf<'a>, run: Range<usize>) -> (usize, bool) {
         let end = run.end;
-        Some(match leaf.visit(run, self.key, &mut *self.visit) {
+        match leaf.visit_prepared(run, self.key, &mut *self.visit) {
             Visited::All => (end, true),
             Visited::External(index) => (index, true),
             Visited::Broken => {
                 self.flow = ControlFlow::Break(());
                 (end, false)
             }
-        })
+        }
     }
 
     #[inline(always)]
@@ -526,7 +507,7 @@ impl<'a> Cursor<'a> {
             return self.look_ahead(self.place_of(At::Tree), WANT_FIRST);
         }
         self.lockstep.empty();
-        if passes_tree && !tree.pass() && !tree.is_cut {
+        if passes_tree && !tree.pass(1) && !tree.is_cut {
             self.lockstep.is_behind = true;
             return;
         }
@@ -562,7 +543,7 @@ impl<'a> Cursor<'a> {
                 return Ok(ControlFlow::Continue(()));
             }
             let mut tree = self.leaf_side(usize::MAX);
-            tree.leaf.load_prefix(key);
+            tree.leaf.prepare(key);
             let flow = ControlFlow::Continue(());
             let mut sink = Visit { key, visit, flow };
             self.join_leaf(&mut tree, &mut sink);

@@ -103,11 +103,34 @@ pub enum Visited {
 
 impl<'a> Leaf<'a> {
     /// Calls `visit` with each entry of `range` (cut to what the leaf has) in order, until it breaks or a value is outside of the leaf. `key_buffer`
-    /// is scratch memory, which holds the leaf's prefix afterwards if it did so before, or the visitor was called.
+    /// is scratch memory, which holds the leaf's prefix afterwards.
     ///
     /// The encoding is looked at once, so that this is the fastest way through a leaf.
     #[inline]
     pub fn visit(
+        &self,
+        range: Range<usize>,
+        key_buffer: &mut Vec<u8>,
+        visit: impl FnMut(&[u8], &'a [u8]) -> ControlFlow<()>,
+    ) -> Visited {
+        self.prepare(key_buffer);
+        self.visit_prepared(range, key_buffer, visit)
+    }
+
+    /// Prepares a key buffer for [`Leaf::visit_prepared`]: it holds the leaf's prefix then.
+    #[inline]
+    pub fn prepare(&self, key_buffer: &mut Vec<u8>) {
+        self.load_prefix(key_buffer);
+        // No suffix is longer than the image, and each may be written with `SUFFIX_BYTES_MIN`.
+        key_buffer.reserve(self.image_bytes());
+    }
+
+    /// As [`Leaf::visit`], for short ranges, with a key buffer that was [prepared](Leaf::prepare) for this leaf; it is afterwards, too.
+    ///
+    /// # Panics
+    /// If the buffer is too small: it was prepared for another leaf.
+    #[inline(always)]
+    pub fn visit_prepared(
         &self,
         range: Range<usize>,
         key_buffer: &mut Vec<u8>,
@@ -120,10 +143,12 @@ impl<'a> Leaf<'a> {
         if self.flags & FLAG_VALUES_EXTERNAL != 0 {
             return Visited::External(range.start);
         }
-        self.load_prefix(key_buffer);
-        // No suffix is longer than the image, and each may be written with `SUFFIX_BYTES_MIN`.
-        key_buffer.reserve(self.image_bytes());
         let prefix_bytes = self.prefix_bytes as usize;
+        assert!(
+            key_buffer.len() >= prefix_bytes
+                && key_buffer.capacity() - prefix_bytes >= self.image_bytes(),
+            "the key buffer was prepared for the leaf"
+        );
         let key = key_buffer.as_mut_ptr();
         let (value_bytes, width) = (self.value_bytes as usize, self.suffix_bytes as usize);
         // SAFETY: entries below `end` are in the image, leaf (1) and (2), and none of these values is external. In `key` the prefix is followed by
