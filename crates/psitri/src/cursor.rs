@@ -3,12 +3,14 @@
 //! Every layer has a cursor of its own. Going forward all of them stand at or after the position, going backward at or
 //! before it; the position is the least (greatest) of them, and the newest layer that has something to say about its key
 //! decides. How that is done, and how it is left out for runs of entries of one source, is in `cursor/join.rs`; how it is done for many keys at
-//! once where the keys of several sources alternate, in `cursor/lockstep.rs`, and where they are of layers and one leaf, in `cursor/leaf_join.rs`.
+//! once where the keys of several sources alternate, in `cursor/lockstep.rs`, and where they are of layers and one leaf, in `cursor/leaf_join.rs`. How runs are
+//! visited, without a step for each entry, is in `cursor/visit.rs`.
 
 mod join;
 mod leaf_join;
 mod lockstep;
 mod several;
+mod visit;
 
 use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 
@@ -16,11 +18,9 @@ use crate::{
     Expiry, Result,
     buffer::{BufferCursor, KeyspaceBuffer},
     layers::View,
-    node::{Stored, Visited},
     sync::Arc,
     tree::TreeCursor,
 };
-use join::{VALUES_AHEAD, ask_for_value};
 use lockstep::Lockstep;
 
 /// An ordered position in a keyspace, from [`Snapshot::cursor`](crate::Snapshot::cursor) or
@@ -549,61 +549,6 @@ impl<'a> Cursor<'a> {
             found = self.step(true)?;
         }
         Ok(())
-    }
-
-    /// Visits entries of the tree's leaf, the last of which is the position then.
-    #[inline(always)]
-    fn visit_entries(
-        &mut self,
-        entries: Range<usize>,
-        key_buffer: &mut Vec<u8>,
-        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
-        let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
-        let Range {
-            start: mut index,
-            end,
-        } = entries;
-        self.tree.set_index(end - 1);
-        loop {
-            match leaf.visit(index..end, key_buffer, &mut *visit) {
-                Visited::All => return Ok(ControlFlow::Continue(())),
-                Visited::Broken => return Ok(ControlFlow::Break(())),
-                Visited::External(at) => index = at,
-            }
-            leaf.load_prefix(key_buffer);
-            while index < end
-                && let Stored::External(pointer) = leaf.value(index)
-            {
-                ask_for_value(self.view.pager, leaf, index + VALUES_AHEAD);
-                let value = self.view.pager.value(&pointer)?;
-                leaf.load_suffix(index, key_buffer);
-                if visit(key_buffer, value).is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
-                index += 1;
-            }
-        }
-    }
-
-    /// Visits the leaves that follow that of the position, its last entry, as long as they come as a whole before the other sources and the end of the bounds.
-    /// Then to the next position: whether there is one.
-    #[inline(always)]
-    fn visit_leaves(
-        &mut self,
-        key_buffer: &mut Vec<u8>,
-        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<(), bool>> {
-        while self.next_whole_leaf()? {
-            let (leaf, first) = self.tree.leaf().expect("the position is in the tree");
-            if self
-                .visit_entries(first..leaf.len(), key_buffer, visit)?
-                .is_break()
-            {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        self.settle().map(ControlFlow::Continue)
     }
 }
 

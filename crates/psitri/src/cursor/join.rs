@@ -11,12 +11,12 @@
 //! (5) With a position in the tree, `run` are indices of its leaf without a key of a layer, or an end of the bounds, between them. It is
 //!     empty, or the position is inside.
 
-use std::{cmp::Ordering, ops::ControlFlow};
+use std::cmp::Ordering;
 
 use super::{At, Cursor, Layer};
 use crate::{
-    Error, Result,
-    buffer::{Dead, Found, Standing, Visits},
+    Result,
+    buffer::{Dead, Found},
     expiry,
     layers::{read_large, read_stored},
     node::{Leaf, Stored, compare_keys},
@@ -47,31 +47,6 @@ pub(super) fn ask_for_value(pager: &Pager, leaf: Leaf<'_>, index: usize) {
         && let Stored::External(pointer) = leaf.value(index)
     {
         pager.prefetch_value(&pointer);
-    }
-}
-
-/// Shows entries of a layer, which decides alone, to somebody who wants keys and values.
-struct LedVisitor<'v, 'a, F> {
-    csn: u64,
-    pager: &'a Pager,
-    visit: &'v mut F,
-    failure: Option<Error>,
-}
-
-impl<'a, F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Visits<'a> for LedVisitor<'_, 'a, F> {
-    #[inline(always)]
-    fn visit(&mut self, entry: Standing<'a>) -> ControlFlow<()> {
-        match entry.resolve_alone(self.csn) {
-            Found::Absent | Found::Deleted => ControlFlow::Continue(()),
-            Found::Value(value) => (self.visit)(entry.key(), value),
-            Found::Large(pointer) => match read_large(self.pager, pointer) {
-                Ok(value) => (self.visit)(entry.key(), value),
-                Err(error) => {
-                    self.failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            },
-        }
     }
 }
 
@@ -361,7 +336,7 @@ impl<'a> Cursor<'a> {
 
     /// Puts a source where it belongs that was moved to another key, or has none any more.
     #[inline(always)]
-    fn moved(&mut self, place: usize, has_key: Result<bool>) -> Result<()> {
+    pub(super) fn moved(&mut self, place: usize, has_key: Result<bool>) -> Result<()> {
         match has_key {
             Ok(true) => self.sift(place),
             Ok(false) => {
@@ -420,48 +395,6 @@ impl<'a> Cursor<'a> {
                 return Ok(true);
             }
         }
-    }
-
-    /// Visits the position, which is in the layer that leads, and what follows it there as long as it does.
-    #[inline(always)]
-    pub(super) fn visit_led(
-        &mut self,
-        layer: usize,
-        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
-        let next_key = match self.order.get(1) {
-            Some(&At::Layer(next)) => Some(self.layers[next].cursor.key()),
-            Some(At::Tree) => Some(self.tree.key()),
-            _ => None,
-        };
-        let Layer { cursor, csn, .. } = &mut self.layers[layer];
-        let mut flow = visit(cursor.key(), self.value);
-        let mut visitor = LedVisitor {
-            csn: cursor.csn_seen(*csn),
-            pager: self.view.pager,
-            visit,
-            failure: None,
-        };
-        let mut coming = cursor.coming(true);
-        while flow.is_continue()
-            && coming.passed() < self.lead
-            && let Some(entry) = coming.next()
-        {
-            flow = visitor.visit(entry);
-        }
-        let passed = coming.passed();
-        cursor.pass_coming(passed);
-        self.lead -= passed;
-        if self.lead == 0 && flow.is_continue() {
-            let ends = [next_key, self.hi.as_deref()];
-            let comes_first = |front: &[u8]| {
-                // Keys that begin like an end may be before and behind it.
-                let is_before = |end: &[u8]| front < &end[..front.len().min(end.len())];
-                ends.into_iter().flatten().all(is_before)
-            };
-            flow = cursor.visit_siblings(comes_first, &mut visitor);
-        }
-        visitor.failure.map_or(Ok(flow), Err)
     }
 
     /// Whether the layer that was the first source still is, inside of the bounds; and for how long it will be.
@@ -541,31 +474,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Whether the position, which is in the tree, is the last of its leaf, and nobody else has to move on with it.
-    #[inline(always)]
-    pub(super) fn ends_leaf(&self) -> bool {
-        let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
-        index + 1 == leaf.len() && self.sharing == 1 && !self.has_ranges
-    }
-
-    /// Moves the tree, which is alone the first source, forward to its next leaf. Whether all of that comes before the other sources and the end of the bounds;
-    /// otherwise the sources are in order.
-    #[inline]
-    pub(super) fn next_whole_leaf(&mut self) -> Result<bool> {
-        let moved = self.tree.next_leaf();
-        if let (Ok(true), Some((leaf, first))) = (&moved, self.tree.leaf()) {
-            let next_key = self.order.get(1).map(|&next| self.source_key(next));
-            let last = leaf.len() - 1;
-            let mut ends = [next_key, self.hi.as_deref()].into_iter().flatten();
-            if ends.all(|end| leaf.cmp_key(last, end).is_lt()) {
-                self.ask_for_first_values(leaf, first);
-                return Ok(true);
-            }
-        }
-        self.moved(0, moved)?;
-        Ok(false)
-    }
-
     /// How far the leaf can be read before a layer or the end of the bounds comes in (5).
     fn find_run(&mut self) {
         let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
@@ -609,7 +517,7 @@ impl<'a> Cursor<'a> {
 
     /// Asks for the values behind the first entry of a leaf, if they are outside of it.
     #[inline(always)]
-    fn ask_for_first_values(&self, leaf: Leaf<'a>, first: usize) {
+    pub(super) fn ask_for_first_values(&self, leaf: Leaf<'a>, first: usize) {
         if matches!(leaf.value(first), Stored::External(_)) {
             for steps in 1..=VALUES_AHEAD {
                 ask_for_value(self.view.pager, leaf, self.ahead_of(first, steps));
