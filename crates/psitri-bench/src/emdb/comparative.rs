@@ -12,7 +12,7 @@ use super::entries::{self, Entry, NUMBERED_MAX, borrowed};
 use crate::engine::{Engine, Needs, ReadMode, Settings, SyncMode, Writes};
 use crate::memory::MemorySampler;
 use crate::report::{Report, grouped};
-use crate::sampling::{self, SamplingOptions};
+use crate::sampling::{self, SteadyOptions};
 use crate::summary::Spread;
 use crate::workload::{Run, RunOptions, TuningOptions, Workload};
 use anyhow::{Context, Result};
@@ -29,7 +29,7 @@ pub struct Comparative {
 
     #[command(flatten)]
     #[serde(flatten)]
-    pub sampling: SamplingOptions,
+    pub sampling: SteadyOptions,
 
     #[command(flatten)]
     #[serde(flatten)]

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Needs, ReadMode, Settings, SyncMode};
 use crate::fan_out::fan_out;
 use crate::memory::MemorySampler;
 use crate::report::{Report, Series, grouped};
-use crate::sampling::{self, SamplingOptions};
+use crate::sampling::{self, SteadyOptions};
 use crate::workload::{Run, RunOptions, TuningOptions, Workload};
 use anyhow::Result;
 use clap::Args;
@@ -34,7 +34,7 @@ pub struct ConcurrentReads {
 
     #[command(flatten)]
     #[serde(flatten)]
-    pub sampling: SamplingOptions,
+    pub sampling: SteadyOptions,
 
     #[command(flatten)]
     #[serde(flatten)]

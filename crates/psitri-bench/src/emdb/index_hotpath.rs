@@ -14,7 +14,7 @@ use crate::engine::{Engine, Needs, ReadMode, Settings, Snapshot};
 use crate::fan_out::fan_out;
 use crate::memory::MemorySampler;
 use crate::report::{Report, Series, grouped};
-use crate::sampling::{self, SamplingOptions};
+use crate::sampling::{self, SteadyOptions};
 use crate::workload::{EngineOptions, Run, RunOptions, Workload};
 use anyhow::Result;
 use clap::Args;
@@ -45,7 +45,7 @@ pub struct IndexHotpath {
 
     #[command(flatten)]
     #[serde(flatten)]
-    pub sampling: SamplingOptions,
+    pub sampling: SteadyOptions,
 
     #[command(flatten)]
     #[serde(flatten)]

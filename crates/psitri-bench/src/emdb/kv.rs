@@ -10,7 +10,7 @@ use super::entries::{self, Entry, borrowed};
 use crate::engine::{Engine, Needs, ReadMode, Settings};
 use crate::memory::MemorySampler;
 use crate::report::{Report, grouped};
-use crate::sampling::{self, SamplingOptions};
+use crate::sampling::{self, SteadyOptions};
 use crate::summary::Spread;
 use crate::workload::{EngineOptions, Run, RunOptions, Workload};
 use anyhow::{Context, Result};
@@ -25,7 +25,7 @@ pub struct Kv {
 
     #[command(flatten)]
     #[serde(flatten)]
-    pub sampling: SamplingOptions,
+    pub sampling: SteadyOptions,
 
     #[command(flatten)]
     #[serde(flatten)]

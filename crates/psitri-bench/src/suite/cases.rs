@@ -64,8 +64,8 @@ impl Profile {
 struct Less {
     lmdb_style: &'static str,
     lmdb_style_redb: &'static str,
-    comparative: &'static str,
-    index_hotpath: &'static str,
+    /// Of the workloads that go on for a time.
+    steady: &'static str,
     group_commit: &'static str,
     write_through: &'static str,
 }
@@ -76,15 +76,12 @@ impl Less {
             Profile::Quick => Less {
                 lmdb_style: " --individual-writes 200 --batches 20 --nosync-writes 5000 --reads 100000 --range-reads 20000",
                 lmdb_style_redb: " --sorted-inserts 20000",
-                comparative: "",
-                index_hotpath: "",
+                steady: " --warm-up-seconds 0.05 --sample-seconds 0.1",
                 group_commit: " --per-thread 50 --samples 3",
                 write_through: " --samples 3",
             },
-            // Three rounds of five samples.
             Profile::Standard => Less {
-                comparative: " --samples 5",
-                index_hotpath: " --samples 5",
+                steady: " --samples 5 --warm-up-seconds 0.3 --sample-seconds 0.7",
                 ..Less::default()
             },
             Profile::Full => Less::default(),
@@ -331,15 +328,21 @@ fn emdb(profile: Profile, cases: &mut Cases<'_>) {
         "comparative",
         "Inserts and reads on a small database",
         EVERY,
-        &format!("comparative --records {records}{}", less.comparative),
+        &format!("comparative --records {records}{}", less.steady),
     );
-    cases.add(page, "kv", "Insert, get and remove", EMDB_PAGE, "kv");
+    cases.add(
+        page,
+        "kv",
+        "Insert, get and remove",
+        EMDB_PAGE,
+        &format!("kv{}", less.steady),
+    );
     cases.add(
         page,
         "concurrent-reads",
         "Reads from one to eight threads",
         EMDB_PAGE,
-        &format!("concurrent-reads --records {records}"),
+        &format!("concurrent-reads --records {records}{}", less.steady),
     );
     cases.add(
         page,
@@ -361,7 +364,7 @@ fn emdb(profile: Profile, cases: &mut Cases<'_>) {
         "index-hotpath",
         "Gets, replacements and a mix of both",
         EMDB_PAGE,
-        &format!("index-hotpath --records {records}{}", less.index_hotpath),
+        &format!("index-hotpath --records {records}{}", less.steady),
     );
 }
 

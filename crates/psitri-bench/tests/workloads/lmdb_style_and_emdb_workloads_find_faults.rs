@@ -283,15 +283,20 @@ fn lmdb_style_passes_without_order() {
     assert!(report.phase("removals").is_some() && report.phase("sorted_inserts").is_some());
 }
 
-const FEW: &[&str] = &["--samples=1", "--records=300"];
+const ONE: &[&str] = &["--samples=1", "--warm-up-seconds=0", "--sample-seconds=0"];
+
+fn few() -> Vec<&'static str> {
+    [ONE, &["--records=300"]].concat()
+}
 
 #[test]
 fn emdb_workloads_find_lost_puts() {
-    assert_found::<Kv, Faulty<LOSE_A_PUT>>(FEW, "kv_insert");
-    assert_found::<Comparative, Faulty<LOSE_A_PUT>>(FEW, "compare_insert_single");
-    assert_found::<Comparative, Faulty<LOSE_A_PUT>>(FEW, "compare_insert_batch");
+    let few = &few();
+    assert_found::<Kv, Faulty<LOSE_A_PUT>>(few, "kv_insert");
+    assert_found::<Comparative, Faulty<LOSE_A_PUT>>(few, "compare_insert_single");
+    assert_found::<Comparative, Faulty<LOSE_A_PUT>>(few, "compare_insert_batch");
     assert_found::<IndexHotpath, Faulty<LOSE_A_PUT>>(
-        &["--samples=1", "--records=1000", "--operations=500"],
+        &[ONE, &["--records=1000", "--operations=500"]].concat(),
         "single_replace",
     );
     let group = ["--samples=1", "--threads=4"];
@@ -303,14 +308,16 @@ fn emdb_workloads_find_lost_puts() {
 
 #[test]
 fn emdb_workloads_find_deleted_keys() {
-    assert_found::<Kv, Faulty<KEEP_A_DELETED_KEY>>(FEW, "kv_remove");
+    let few = &few();
+    assert_found::<Kv, Faulty<KEEP_A_DELETED_KEY>>(few, "kv_remove");
 }
 
 #[test]
 fn emdb_workloads_find_wrong_reads() {
-    assert_found::<Kv, Faulty<WRONG_READ>>(FEW, "kv_get");
-    assert_found::<Comparative, Faulty<WRONG_READ>>(FEW, "compare_read");
-    assert_found::<ConcurrentReads, Faulty<WRONG_READ>>(FEW, "snapshot_per_get_8_threads");
-    assert_found::<ConcurrentReads, Faulty<WRONG_READ>>(FEW, "snapshot_per_thread_1_threads");
-    assert_found::<IndexHotpath, Faulty<WRONG_READ>>(FEW, "concurrent_mixed_80r_20w_8_threads");
+    let few = &few();
+    assert_found::<Kv, Faulty<WRONG_READ>>(few, "kv_get");
+    assert_found::<Comparative, Faulty<WRONG_READ>>(few, "compare_read");
+    assert_found::<ConcurrentReads, Faulty<WRONG_READ>>(few, "snapshot_per_get_8_threads");
+    assert_found::<ConcurrentReads, Faulty<WRONG_READ>>(few, "snapshot_per_thread_1_threads");
+    assert_found::<IndexHotpath, Faulty<WRONG_READ>>(few, "concurrent_mixed_80r_20w_8_threads");
 }

@@ -40,6 +40,11 @@ fn phases<W: Workload, E: Engine>(arguments: &[&str]) -> Vec<String> {
     report.phases.into_iter().map(|phase| phase.name).collect()
 }
 
+/// The samples that are asked for, and none because there is time.
+fn at_once<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [arguments, &["--warm-up-seconds=0", "--sample-seconds=0"]].concat()
+}
+
 fn phases_everywhere<W: Workload>(arguments: &[&str], expected: &[&str]) {
     assert_eq!(phases::<W, Model>(arguments), expected);
     assert_eq!(phases::<W, Psitri>(arguments), expected);
@@ -137,7 +142,7 @@ fn options_of_the_other_variant_are_refused() {
 #[test]
 fn kv_passes() {
     phases_everywhere::<Kv>(
-        &["--records=100", "--samples=2", "--warm-up-samples=0"],
+        &at_once(&["--records=100", "--samples=2", "--warm-up-samples=0"]),
         &["kv_insert", "kv_get", "kv_remove"],
     );
 }
@@ -145,7 +150,7 @@ fn kv_passes() {
 #[test]
 fn comparative_passes() {
     phases_everywhere::<Comparative>(
-        &["--records=200", "--samples=2", "--warm-up-samples=0"],
+        &at_once(&["--records=200", "--samples=2", "--warm-up-samples=0"]),
         &[
             "compare_insert_single",
             "compare_insert_batch",
@@ -157,7 +162,7 @@ fn comparative_passes() {
 
 #[test]
 fn concurrent_reads_pass_in_both_groups() {
-    let arguments = ["--records=1000", "--samples=2", "--reads-per-thread=1500"];
+    let arguments = at_once(&["--records=1000", "--samples=2", "--reads-per-thread=1500"]);
     phases_everywhere::<ConcurrentReads>(
         &arguments,
         &[
@@ -211,13 +216,13 @@ fn write_through_passes_and_says_what_it_ran_with() {
 #[test]
 fn index_hotpath_passes() {
     phases_everywhere::<IndexHotpath>(
-        &[
+        &at_once(&[
             "--records=1000",
             "--operations=150",
             "--operations-per-thread=100",
             "--samples=2",
             "--threads=1,3",
-        ],
+        ]),
         &[
             "single_get",
             "single_replace",
