@@ -26,6 +26,7 @@
 
 use std::{
     cell::Cell,
+    iter,
     ops::ControlFlow,
     sync::OnceLock,
     time::{Duration, Instant},
@@ -33,7 +34,7 @@ use std::{
 
 use crate::{
     Result,
-    buffer::{PREFETCH_KEYS_MAX, wide_hash_of},
+    buffer::{PREFETCH_KEYS_MAX, equal_slots, wide_hash_of},
     engine::{Engine, Signals},
     node::{Leaf, NodeRef, Stored},
     pager::Pager,
@@ -77,6 +78,7 @@ const PAGE_BITS: u32 = 28;
 const UNIT_BITS: u32 = 6;
 const INDEX_BITS: u32 = 9;
 const TAG_BITS: u32 = 9;
+const _: () = assert!(TAG_BITS <= 32);
 const _: () = assert!(PAGE_BITS + 3 * UNIT_BITS + INDEX_BITS + TAG_BITS == 64);
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
 /// An entry of a leaf that has more: it is looked for there.
@@ -403,9 +405,7 @@ impl LookupTable {
         let mut at = self.first(hash);
         loop {
             let bucket = &self.buckets[at].0;
-            let mut matches = matching(bucket, tag_of(hash));
-            while matches != 0 {
-                let place = Place::unpack(bucket[matches.trailing_zeros() as usize]);
+            for place in matching(bucket, tag_of(hash)) {
                 place.prefetch(pager);
                 let found = tree::in_leaf(pager, place.leaf, |leaf| match place.index {
                     INDEX_UNKNOWN => leaf.get(key),
@@ -414,7 +414,6 @@ impl LookupTable {
                 if found.is_some() {
                     return Ok(found);
                 }
-                matches &= matches - 1;
             }
             if bucket[SLOTS - 1] == 0 {
                 // (2).
@@ -437,9 +436,8 @@ impl LookupTable {
         }
         for index in (0..keys.len()).filter(wanted) {
             let bucket = &self.buckets[self.first(hashes[index])].0;
-            let matches = matching(bucket, tag_of(hashes[index]));
-            if matches != 0 {
-                Place::unpack(bucket[matches.trailing_zeros() as usize]).prefetch(pager);
+            if let Some(place) = matching(bucket, tag_of(hashes[index])).next() {
+                place.prefetch(pager);
             }
         }
     }
@@ -562,14 +560,16 @@ impl Place {
     }
 }
 
-/// Which slots have a tag, one bit each.
+/// What is in the slots that have a tag.
 #[inline(always)]
-fn matching(bucket: &[u64; SLOTS], tag: u64) -> u32 {
-    let mut matches = 0;
-    for (index, slot) in bucket.iter().enumerate() {
-        matches |= u32::from(slot & TAG_MASK == tag) << index;
-    }
-    matches
+fn matching(bucket: &[u64; SLOTS], tag: u64) -> impl Iterator<Item = Place> {
+    // A tag is in the lower half of its slot: every second bit is that of one.
+    let mut matches = equal_slots(*bucket, TAG_MASK as u32, tag as u32) & 0x5555;
+    iter::from_fn(move || {
+        let slot = (matches != 0).then(|| bucket[matches.trailing_zeros() as usize / 2 % SLOTS])?;
+        matches &= matches - 1;
+        Some(Place::unpack(slot))
+    })
 }
 
 /// A free slot has the tag 0, no other has.
@@ -604,10 +604,13 @@ mod tests {
     #[test]
     fn free_slots_match_no_hash() {
         for hash in [0, TAG_MASK + 1, u64::MAX << TAG_BITS] {
-            assert_eq!(matching(&[0; SLOTS], tag_of(hash)), 0);
+            assert_eq!(matching(&[0; SLOTS], tag_of(hash)).next(), None);
         }
-        let bucket = [1 << TAG_BITS | 5, 5, 6, 4, 0, 0, 0, 5];
-        assert_eq!(matching(&bucket, 5), 0b1000_0011);
+        // What is in the upper half of a slot is no tag.
+        let above = 5 << 32 | 7;
+        let bucket = [1 << TAG_BITS | 5, 5, 6, 4, above, 0, 0, 1 << 63 | 5];
+        let places = [bucket[0], bucket[1], bucket[7]].map(Place::unpack);
+        assert!(matching(&bucket, 5).eq(places));
     }
 
     /// Whatever buckets are full, what was put in is found before the first that is not.
@@ -628,7 +631,7 @@ mod tests {
         assert_eq!([4, 0, 1, 2, 3].map(full), [true, true, false, false, false]);
         for &hash in &hashes {
             let mut at = table.first(hash);
-            while matching(&table.buckets[at].0, tag_of(hash)) == 0 {
+            while matching(&table.buckets[at].0, tag_of(hash)).next().is_none() {
                 assert!(full(at));
                 at = table.next(at);
             }

@@ -1,4 +1,5 @@
-//! Searches among the key bytes of a node: 16 bytes in two words, the first in the lowest byte, or a bitmap of all 256.
+//! Searches among the key bytes of a node: 16 bytes in two words, the first in the lowest byte, or a bitmap of all 256; and among the slots of a
+//! line of a hash table.
 //!
 //! Values only, no memory. Other processors than x86-64 have the same without vector instructions, which tests compare.
 
@@ -26,7 +27,7 @@ pub(super) fn equal_mask(keys: [u64; 2], byte: u8) -> u32 {
 #[cfg(all(target_arch = "x86_64", not(loom)))]
 #[inline(always)]
 #[allow(unsafe_code)] // vector intrinsics on values
-pub(super) fn equal_slots(words: [u64; 8], mask: u32, value: u32) -> u32 {
+pub(crate) fn equal_slots(words: [u64; 8], mask: u32, value: u32) -> u32 {
     use std::arch::x86_64::*;
     // SAFETY: SSE2 is part of x86-64; values only, no memory.
     unsafe {
@@ -44,7 +45,7 @@ pub(super) fn equal_slots(words: [u64; 8], mask: u32, value: u32) -> u32 {
 /// `equal_slots` without vector instructions, for any number of words.
 #[cfg(any(test, loom, not(target_arch = "x86_64")))]
 #[inline(always)]
-pub(super) fn equal_slots_portable<const N: usize>(words: [u64; N], mask: u32, value: u32) -> u32 {
+pub(crate) fn equal_slots_portable<const N: usize>(words: [u64; N], mask: u32, value: u32) -> u32 {
     let is_equal = |slot: u64| u32::from((slot as u32 ^ value) & mask == 0);
     (words.iter().zip((0..).step_by(2)))
         .map(|(&word, at)| is_equal(word) << at | is_equal(word >> 32) << (at + 1))
@@ -52,7 +53,7 @@ pub(super) fn equal_slots_portable<const N: usize>(words: [u64; N], mask: u32, v
 }
 
 #[cfg(any(loom, not(target_arch = "x86_64")))]
-pub(super) use self::equal_slots_portable as equal_slots;
+pub(crate) use self::equal_slots_portable as equal_slots;
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use self::{equal_mask_portable as equal_mask, least_from_portable as least_from};
 

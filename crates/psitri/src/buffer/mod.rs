@@ -43,6 +43,8 @@ mod walk;
 mod writer;
 
 pub use arena::{ARENA_BYTES_MAX, Arena};
+#[cfg(not(loom))]
+pub(crate) use byte_search::equal_slots;
 pub use cursor::BufferCursor;
 #[cfg(not(loom))]
 pub(crate) use cursor::{Coming, Standing, Visits};
