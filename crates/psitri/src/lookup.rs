@@ -631,7 +631,10 @@ mod tests {
         assert_eq!([4, 0, 1, 2, 3].map(full), [true, true, false, false, false]);
         for &hash in &hashes {
             let mut at = table.first(hash);
-            while matching(&table.buckets[at].0, tag_of(hash)).next().is_none() {
+            while matching(&table.buckets[at].0, tag_of(hash))
+                .next()
+                .is_none()
+            {
                 assert!(full(at));
                 at = table.next(at);
             }

@@ -7,23 +7,29 @@
 //!   snapshot for each thread of an iteration;
 //! - a replacement changes the last byte of the value, in each sample to another letter. Readers accept every letter; after each sample
 //!   what it replaced is read again, and the whole set after each phase;
+//! - the harness asks the processor for the keys and values that come next, so that an engine waits for its own memory only;
 //! - all threads are started inside of the timer, also the one of the `single` groups.
 use super::databases::Databases;
 use super::entries::{self, Entry, NUMBERED_MAX, borrowed};
 use crate::engine::{Engine, Needs, ReadMode, Settings, Snapshot};
 use crate::fan_out::fan_out;
 use crate::memory::MemorySampler;
+use crate::prefetch::prefetch;
 use crate::report::{Report, Series, grouped};
 use crate::sampling::{self, SteadyOptions};
 use crate::workload::{EngineOptions, Run, RunOptions, Workload};
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
+use std::iter;
 
 const VALUE_BYTES: usize = 32;
 const STEP: usize = 7_919;
 /// One operation in so many is a write, in the mixed groups.
 const WRITE_EVERY: usize = 5;
+/// An entry of the harness is asked for so many operations ahead, and its bytes so many.
+const ENTRY_AHEAD: usize = 16;
+const BYTES_AHEAD: usize = 8;
 
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct IndexHotpath {
@@ -85,9 +91,35 @@ struct Visit<'a> {
 
 impl Visit<'_> {
     fn targets(&self) -> impl Iterator<Item = (usize, bool)> {
-        (0..self.operations).map(|operation| {
-            let index = (self.start + operation * STEP) % self.entries.len();
-            (index, self.mixture.writes(operation))
+        let operations = 0..self.operations;
+        self.indexes(0)
+            .zip(operations.map(|operation| self.mixture.writes(operation)))
+    }
+
+    /// Where one operation after another goes, without end, from one on.
+    fn indexes(&self, operation: usize) -> impl Iterator<Item = usize> {
+        let count = self.entries.len();
+        let step = STEP % count;
+        let mut next = (self.start + operation * step) % count;
+        iter::repeat_with(move || {
+            let index = next;
+            next += step;
+            if next >= count {
+                next -= count;
+            }
+            index
+        })
+    }
+
+    /// [`targets`](Visit::targets), with what the harness will need for those to come on its way to the caches.
+    fn targets_ahead(&self) -> impl Iterator<Item = (usize, bool)> {
+        let ahead = self.indexes(ENTRY_AHEAD).zip(self.indexes(BYTES_AHEAD));
+        self.targets().zip(ahead).map(|(target, (entry, bytes))| {
+            prefetch(&self.entries[entry]);
+            let (key, value) = &self.entries[bytes];
+            key.first().into_iter().for_each(prefetch);
+            value.first().into_iter().for_each(prefetch);
+            target
         })
     }
 
@@ -96,14 +128,14 @@ impl Visit<'_> {
         let mut wrong = 0;
         if self.mixture == Mixture::Get {
             let mut snapshot = engine.snapshot(ReadMode::Latest)?;
-            for (index, _) in self.targets() {
+            for (index, _) in self.targets_ahead() {
                 let entry = &self.entries[index];
                 wrong += snapshot.read(&entry.0, |found| wrong_version(found, entry))?;
             }
             return Ok(wrong);
         }
         let mut replacement = [0; VALUE_BYTES];
-        for (index, is_write) in self.targets() {
+        for (index, is_write) in self.targets_ahead() {
             let entry = &self.entries[index];
             if is_write {
                 replacement.copy_from_slice(&entry.1);
