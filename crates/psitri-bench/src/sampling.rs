@@ -25,9 +25,19 @@ pub struct SamplingOptions {
 
 impl SamplingOptions {
     /// Takes samples in seconds, each from one call of `once`.
-    pub fn take(&self, mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
-        repeat(self.warm_up_samples, 0.0, &mut once)?;
-        let seconds = repeat(self.samples, 0.0, &mut once)?;
+    pub fn take(&self, once: impl FnMut() -> Result<f64>) -> Result<Spread> {
+        self.take_for(0.0, 0.0, once)
+    }
+
+    /// The same, with more of them until so many seconds have passed, to warm up and then.
+    fn take_for(
+        &self,
+        warm_up_seconds: f64,
+        sample_seconds: f64,
+        mut once: impl FnMut() -> Result<f64>,
+    ) -> Result<Spread> {
+        repeat(self.warm_up_samples, warm_up_seconds, &mut once)?;
+        let seconds = repeat(self.samples, sample_seconds, &mut once)?;
         Spread::of(&seconds).context("there is at least one sample")
     }
 }
@@ -59,14 +69,9 @@ fn seconds(argument: &str) -> Result<f64> {
 
 impl SteadyOptions {
     /// Takes samples in seconds, each from one call of `once`.
-    pub fn take(&self, mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
-        let SamplingOptions {
-            samples,
-            warm_up_samples,
-        } = self.sampling;
-        repeat(warm_up_samples, self.warm_up_seconds, &mut once)?;
-        let seconds = repeat(samples, self.sample_seconds, &mut once)?;
-        Spread::of(&seconds).context("there is at least one sample")
+    pub fn take(&self, once: impl FnMut() -> Result<f64>) -> Result<Spread> {
+        self.sampling
+            .take_for(self.warm_up_seconds, self.sample_seconds, once)
     }
 }
 
