@@ -15,7 +15,7 @@
 //! 2. A word is either *shared* (accessed through `a32`/`a64` only, after initialisation) or *plain* (written before the
 //!    release store that makes its owner reachable, read only after the acquire load that found it).
 //!    There are two exceptions. The payload of an uncommitted version: its writer may rewrite it, because nobody else reads
-//!    payload or length of a version before its commit sequence number. And versions that nobody can look at any more (invariant 5 of
+//!    payload or length of a version before its commit sequence number. And versions that nobody can look at any more (invariants 5 and 6 of
 //!    `entry.rs`), which begin anew.
 //! 3. The mapping lives as long as the `Arena`; `reset` and `release_over` need `&mut`, so no reader exists then.
 //!

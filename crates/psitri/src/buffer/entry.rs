@@ -22,6 +22,7 @@
 //! 4. An undone version is unlinked and never used again: a reader may stand on it.
 //! 5. A version that is followed by one which every reader sees, present and coming ones, is used again for the next: readers stop at the
 //!    one that they see.
+//! 6. A replay, beside which nobody reads, makes the newest version an uncommitted one again and fills it with what followed it (3).
 //!
 //! # Failure modes
 //! None here; memory is allocated by the caller.

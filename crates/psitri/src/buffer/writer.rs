@@ -11,7 +11,8 @@
 //! 3. Everything a change needs is allocated before the first visible store, and the last store makes it reachable: a change
 //!    happens completely or, if memory runs out, not at all.
 //! 4. The newest version of an entry is overwritten in place only if it is uncommitted and of the present level: nobody
-//!    else reads its payload (invariant 3 of `entry.rs`), and no outer level wants it back.
+//!    else reads its payload (invariant 3 of `entry.rs`), and no outer level wants it back. A replay, which nobody reads and nobody takes back,
+//!    writes over others, too; one that was committed is uncommitted first.
 //! 5. A version in memory that was used before, or in the room of another one, may lie below the watermark of its level: then it is not
 //!    overwritten in place, but for the outermost level, whose watermark is the default. There every uncommitted version is of the level.
 //!
@@ -61,7 +62,8 @@ pub struct Watermark(u32);
 pub struct WriteOutcome {
     /// The version that holds the write.
     pub version: VersionRef,
-    /// Whether the version is new. Otherwise an earlier one of the same level was overwritten, which the caller knows already.
+    /// Whether the version is new. Otherwise an earlier one of the same level was overwritten, which the caller knows already; or, in a replay,
+    /// whatever there was.
     pub pushed: bool,
 }
 
@@ -96,8 +98,8 @@ impl BufferWriter {
         })
     }
 
-    /// A writer that puts back what a log has: it leaves no room behind versions, so that it needs no more memory than those who wrote the log,
-    /// and entries wait for their places in the tree across commits.
+    /// A writer that puts back what a log has: it writes over versions of the same size, and leaves no room behind others, so that it needs no
+    /// more memory than those who wrote the log; and entries wait for their places in the tree across commits.
     ///
     /// # Safety
     /// As for [`BufferWriter::set_seen`], with the newest commit there will be: nobody reads the buffer as long as this writer lives.
@@ -212,11 +214,21 @@ impl BufferWriter {
         } else {
             let newest = Version::of(memory, VersionRef(head));
             let csn = newest.csn();
-            if csn == CSN_UNCOMMITTED && head >= floor.0 && payload.len() <= newest.capacity() {
-                // Invariant 4.
+            let is_own = csn == CSN_UNCOMMITTED && head >= floor.0;
+            let fits = payload.len() <= newest.capacity();
+            // Invariant 4. A smaller one would leave no room for those that come behind it.
+            let is_over = fits && version_bytes(payload.len()) == version_bytes(newest.capacity());
+            if is_own && fits || self.is_replay && is_over {
+                if !is_own {
+                    newest.stamp(CSN_UNCOMMITTED);
+                }
                 newest.fill(kind, payload);
+                let version = newest.reference();
+                if !is_own {
+                    self.charge(version_bytes(payload.len()));
+                }
                 return Ok(WriteOutcome {
-                    version: newest.reference(),
+                    version,
                     pushed: false,
                 });
             }

@@ -141,9 +141,9 @@ impl Part {
         self.payloads.extend_from_slice(record.payload);
     }
 
-    /// Each record with its steps, if it is made of steps, and those that come behind it.
-    pub fn records(&self) -> impl Iterator<Item = (Record<'_>, Option<&[Step]>, &[Step])> {
-        let mut coming = &self.steps[..];
+    /// Each record with the number of its steps, if it is made of steps; and the steps that come, its own first.
+    pub fn records(&self) -> impl Iterator<Item = (Record<'_>, Option<usize>, &[Step])> {
+        let mut next = 0;
         self.records.iter().map(move |at| {
             let record = Record {
                 csn: at.csn,
@@ -152,9 +152,9 @@ impl Part {
                 lsn: at.lsn,
                 end_lsn: at.end_lsn,
             };
-            let (steps, behind) = coming.split_at(at.steps.unwrap_or(0));
-            coming = behind;
-            (record, at.steps.map(|_| steps), behind)
+            let coming = &self.steps[next..];
+            next += at.steps.unwrap_or(0);
+            (record, at.steps, coming)
         })
     }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Result,
-    buffer::{BufferWriter, Kind},
+    buffer::{BufferWriter, KeyspaceBuffer, Kind},
     catalog::CatalogEntry,
     engine::buffer_error,
     error::Error,
@@ -28,8 +28,10 @@ use crate::{
 const ROOM_PER_BYTE_EXPECTED: u64 = 3;
 /// And for each keyspace in it, as buffers take memory by chunks.
 const BUFFER_BYTES_EXPECTED: u64 = 4 << 10;
-/// For how many operations the buffers are asked ahead of the one that is put back: their misses overlap.
-const STEPS_AHEAD: usize = 8;
+/// How many operations ahead of the one that is put back the buffer is asked for where its directory has the key, and how many for the entry that
+/// it has there: misses overlap, and the second needs what the first brought.
+const DIRECTORY_STEPS_AHEAD: usize = 16;
+const ENTRY_STEPS_AHEAD: usize = 8;
 
 /// Where operations on a keyspace go.
 #[derive(Clone, Copy)]
@@ -87,14 +89,14 @@ impl Recovery {
 
     /// Puts a part of the log back, as far as nothing is missing that it refers to.
     pub(super) fn apply(&mut self, pager: &Pager, part: &Part) -> Result<Option<Lost>> {
-        for (record, steps, behind) in part.records() {
+        for (record, steps, coming) in part.records() {
             if let Some(damage) = self.missing(pager, &record, steps.is_some())? {
                 let lsn = record.lsn;
                 return Ok(Some(Lost { lsn, damage }));
             }
             self.begin_record(&record)?;
             match steps {
-                Some(steps) => self.put_back(&record, steps, behind)?,
+                Some(steps) => self.put_back(&record, steps, coming)?,
                 None => self.apply_ops(pager, &record)?,
             }
         }
@@ -130,13 +132,14 @@ impl Recovery {
         Ok(())
     }
 
-    /// Puts values and tombstones back. `behind`: those of the records that come next.
-    fn put_back(&mut self, record: &Record<'_>, steps: &[Step], behind: &[Step]) -> Result<()> {
-        let ahead = steps.iter().chain(behind);
-        let mut ahead = ahead.skip(STEPS_AHEAD);
-        for step in steps {
-            if let Some(coming) = ahead.next() {
-                self.ask_for(coming);
+    /// Puts the values and tombstones of a record back, the first of those that are coming.
+    fn put_back(&mut self, record: &Record<'_>, steps: usize, coming: &[Step]) -> Result<()> {
+        for (index, step) in coming[..steps].iter().enumerate() {
+            if let Some((buffer, hash)) = self.looked_for(coming, index + DIRECTORY_STEPS_AHEAD) {
+                buffer.prefetch_directory(&[hash]);
+            }
+            if let Some((buffer, hash)) = self.looked_for(coming, index + ENTRY_STEPS_AHEAD) {
+                buffer.prefetch_entry(hash);
             }
             let Some(target) = self.target(step.keyspace) else {
                 continue;
@@ -150,13 +153,13 @@ impl Recovery {
         Ok(())
     }
 
-    /// Asks for where the buffer will look for a key.
-    fn ask_for(&mut self, step: &Step) {
-        if let Some(target) = self.target(step.keyspace)
-            && let Some(Some(writer)) = self.writers.get(target.slot as usize)
-        {
-            writer.buffer().prefetch_directory(&[step.hash]);
-        }
+    /// Where a step is going to look, and for what.
+    #[inline]
+    fn looked_for(&mut self, coming: &[Step], index: usize) -> Option<(&KeyspaceBuffer, u32)> {
+        let step = coming.get(index)?;
+        let target = self.target(step.keyspace)?;
+        let writer = self.writers.get(target.slot as usize)?.as_ref()?;
+        Some((writer.buffer(), step.hash))
     }
 
     /// Where operations on a keyspace go, if there is one with this id: remembered until keyspaces change.

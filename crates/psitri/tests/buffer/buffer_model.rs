@@ -293,12 +293,46 @@ fn check_own(writer: &BufferWriter, model: &Model, probes: &[Vec<u8>]) {
     }
 }
 
-fn run(ops: &[Op], probes: &[Vec<u8>]) {
+/// Puts the writes among the operations back as a log has them, each a commit. Returns the last one.
+fn replay(buffer: &Arc<KeyspaceBuffer>, ops: &[Op], model: &mut Model) -> u64 {
+    // SAFETY: nobody looks before it is done.
+    let mut writer = unsafe { buffer.writer().unwrap().for_replay() };
+    let mut csn = 0;
+    for op in ops {
+        let (key, kind, payload) = match op {
+            Op::Put(key, value) => (key, Kind::Value, &value[..]),
+            Op::PutLarge(key, pointer) => (key, Kind::Large, &pointer[..]),
+            Op::Delete(key) => (key, Kind::Tombstone, &[][..]),
+            Op::DeleteRange(lo, hi) => {
+                csn += 1;
+                let tombstone = writer.put_back_range_tombstone(lo, hi.as_deref());
+                writer.stamp_range_tombstone(&tombstone, csn);
+                let write = ModelWrite::Range(lo.clone(), hi.clone());
+                model.log.push((csn, write));
+                continue;
+            }
+            _ => continue,
+        };
+        csn += 1;
+        let floor = writer.watermark();
+        let (_, outcome) = writer.put(key, kind, payload, floor).unwrap();
+        writer.stamp(outcome.version, csn);
+        let value = (kind != Kind::Tombstone).then(|| payload.to_vec());
+        model.log.push((csn, ModelWrite::Point(key.clone(), value)));
+    }
+    csn
+}
+
+/// `replayed`: what the buffer has before others write to it and look.
+fn run(replayed: &[Op], ops: &[Op], probes: &[Vec<u8>]) {
     let buffer = buffer();
+    let mut model = Model::default();
+    let mut csn = replay(&buffer, replayed, &mut model);
+    let mut csn_seen = csn;
     let mut writer = buffer.writer().unwrap();
     assert!(buffer.writer().is_none());
-    let mut model = Model::default();
-    let (mut csn, mut csn_seen) = (0, 0);
+    // SAFETY: nothing is looked at before `csn_seen`.
+    unsafe { writer.set_seen(csn_seen) };
     let mut transaction = Transaction::begin(&mut writer, &model);
     for op in ops {
         let uncommitted = |write| (CSN_UNCOMMITTED, write);
@@ -413,15 +447,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
     fn agrees_with_the_oracle(
+        replayed in prop_oneof![Just(Vec::new()), prop::collection::vec(op(), 0..80)],
         ops in prop::collection::vec(op(), 0..120),
         mut probes in prop::collection::vec(key(), 0..20),
     ) {
-        for op in &ops {
+        for op in replayed.iter().chain(&ops) {
             if let Op::Put(key, _) | Op::PutLarge(key, _) | Op::Delete(key) | Op::InsertOnly(key) = op {
                 probes.push(key.clone());
             }
         }
-        run(&ops, &probes);
+        run(&replayed, &ops, &probes);
     }
 }
 
@@ -575,4 +610,59 @@ fn values_that_are_overwritten_take_no_memory_without_readers() {
         check(csn);
     }
     assert_eq!(buffer.stats().bytes, held);
+}
+
+/// A replay writes each version over the one before: the buffer takes the memory of one version a key, and fills as it did for those who wrote the log.
+#[test]
+fn a_replay_takes_the_memory_of_the_newest_versions() {
+    const KEYS: u64 = 100;
+    const ROUNDS: u64 = 50;
+    let buffer = buffer();
+    // SAFETY: nobody looks before it is done.
+    let mut writer = unsafe { buffer.writer().unwrap().for_replay() };
+    let mut first = (0, 0);
+    for csn in 1..=ROUNDS {
+        for number in 0..KEYS {
+            let floor = writer.watermark();
+            let value = (csn + number).to_le_bytes();
+            let key = number.to_be_bytes();
+            let (_, outcome) = writer.put(&key, Kind::Value, &value, floor).unwrap();
+            writer.stamp(outcome.version, csn);
+        }
+        let taken = (buffer.stats().bytes, buffer.arena().bytes_used());
+        match csn {
+            1 => first = taken,
+            _ => assert_eq!(taken.0, first.0, "round {csn}"),
+        }
+    }
+    let charged = buffer.arena().bytes_used() - first.1;
+    let overwritten = (ROUNDS - 1) * KEYS * (16 + 8);
+    assert!((overwritten - 1024..=overwritten).contains(&charged));
+    // A lock that is taken and released, and values of two sizes: two places each, as those who wrote the log had.
+    let mut csn = ROUNDS;
+    for payloads in [[&[7; 200][..], &[]], [&[8; 90], &[9; 200]]] {
+        let mut taken = Vec::new();
+        for round in 0..100 {
+            csn += 1;
+            let payload = payloads[round % 2];
+            let kind = match payload {
+                [] => Kind::Tombstone,
+                _ => Kind::Value,
+            };
+            let floor = writer.watermark();
+            let (_, outcome) = writer.put(&[0; 8], kind, payload, floor).unwrap();
+            writer.stamp(outcome.version, csn);
+            taken.push(outcome.version);
+        }
+        taken.sort_unstable();
+        taken.dedup();
+        assert!(taken.len() <= 3, "{taken:?}");
+    }
+    drop(writer);
+    assert_eq!(buffer.get(&[0; 8], csn), Found::Value(&[9; 200]));
+    for number in 1..KEYS {
+        let value = (ROUNDS + number).to_le_bytes();
+        let found = buffer.get(&number.to_be_bytes(), ROUNDS);
+        assert_eq!(found, Found::Value(&value));
+    }
 }

@@ -13,6 +13,9 @@ mod checkpoint_never_tears_a_transaction;
 mod file_systems_without_holes;
 mod large_values;
 mod power_loss_with_large_values;
+mod space_held_by_a_reader;
+mod space_returned_in_use;
+mod space_stays_bounded;
 mod storage_contract;
 mod storage_sim;
 

@@ -7,6 +7,7 @@ mod closing_without_a_checkpoint;
 mod closing_writes_what_is_new;
 mod recovery_needs_little_memory;
 mod replay_reads_ahead;
+mod the_log_stays_short;
 mod wal_crash;
 mod wal_ops;
 mod wal_replay;

@@ -1,7 +1,5 @@
 //! Story: a report that is run again and again over what was just written. Reading a buffer in order costs more than reading a tree; once
 //! that has cost as much as a merge would have, the buffer is merged, although it is neither full nor idle.
-#![cfg(not(loom))]
-
 use std::{
     ops::ControlFlow,
     sync::atomic::{AtomicBool, Ordering},

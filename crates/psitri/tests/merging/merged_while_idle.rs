@@ -1,7 +1,5 @@
 //! Story: nobody writes any more. What fills a good part of the buffer is merged soon, so that it is read in one place; little waits for longer, and so does
 //! what would have much of a tree written anew.
-#![cfg(not(loom))]
-
 use std::{
     sync::Arc,
     thread,

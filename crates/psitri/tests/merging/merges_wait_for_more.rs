@@ -1,7 +1,5 @@
 //! Story: entries all over a tree that is large beside the write buffer are overwritten as fast as they come. A merge rewrites most of the tree
 //! whatever it merges, so it waits until as many buffers are full as there may be, or all but one, and not for those that never come.
-#![cfg(not(loom))]
-
 use std::{
     sync::{
         Arc,

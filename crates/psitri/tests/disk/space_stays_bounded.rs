@@ -1,8 +1,6 @@
 //! Story: values are overwritten, keys removed and keyspaces dropped, all in random order and as fast as it goes. At no time is the data
 //! file much larger than what can be reached in it, and nobody calls for a checkpoint.
-mod common;
-
-use common::{Random, seed};
+use crate::common::{Random, seed};
 use psitri::{Database, Keyspace, Options};
 
 const MIB: u64 = 1 << 20;

@@ -1,14 +1,10 @@
 //! Story: entries all over a tree that is large beside the write buffer come faster than they are merged. Their values leave the leaves, which are
 //! written again and again; they come back where changes are dense and when the keyspace is compacted. Whatever way they go, what is read is the
 //! same, and space that they had is free again.
-#![cfg(not(loom))]
-
-mod common;
-
 use std::{os::unix::fs::FileExt, path::Path, time::Duration};
 
-use common::{
-    Random,
+use crate::common::{
+    self, Random,
     in_no_order::{self, Model},
 };
 use psitri::{Database, Error, Keyspace, Options, WriteBatch};

@@ -1,9 +1,5 @@
 //! Story: small entries all over a tree that is large beside the write buffer come faster than they are merged. Their leaves are not written for them,
 //! but deltas in front of these. Whoever reads, counts, clones, compacts, crashes or salvages sees nothing of it.
-#![cfg(not(loom))]
-
-mod common;
-
 use std::{
     fs,
     ops::ControlFlow,
@@ -11,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{
-    Random,
+use crate::common::{
+    self, Random,
     in_no_order::{self, Model},
 };
 use psitri::{Database, Keyspace, Options, SalvageOptions, WriteBatch, salvage};
@@ -478,6 +474,7 @@ fn they_are_salvaged() {
     }
 }
 
+const VICTIM: &str = "changes_in_front_of_leaves::victim_of_the_kills";
 const KILLED_IN: &str = "PSITRI_DELTAS_KILLED_IN";
 const RESTS_AFTER: &str = "PSITRI_DELTAS_REST_AFTER";
 
@@ -541,7 +538,7 @@ fn kills_lose_nothing() {
         let goal = written + if kill == 0 { 1_500 } else { 150 };
         let rests = kill % 2 == 1;
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "victim_of_the_kills", "--nocapture"])
+            .args(["--exact", VICTIM, "--nocapture"])
             .env(KILLED_IN, dir.path())
             .env(RESTS_AFTER, if rests { goal } else { u64::MAX }.to_string())
             .spawn()
