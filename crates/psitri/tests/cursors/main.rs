@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod a_visitor_panics;
 mod beside_a_merge;
 mod counts_beside_deleted_ranges;
 mod cursors_join_all_ways;

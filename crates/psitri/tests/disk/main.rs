@@ -5,6 +5,7 @@
 mod common;
 
 mod a_flush_out_of_space_poisons;
+mod a_full_disk_beside_a_scan;
 mod a_reference_beyond_the_file;
 mod adversary_failures;
 mod adversary_large_values;
