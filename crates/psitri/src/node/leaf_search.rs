@@ -1,4 +1,4 @@
-//! Searches in a leaf: exact, by fingerprint (slotted), binary (fixed) or arithmetic (dense), and the first key not below another.
+//! Searches in a leaf: exact, by fingerprint (slotted), binary (fixed) or arithmetic (dense); the first key not below another; and several side by side.
 //!
 //! Thread safety: pure functions of immutable bytes.
 //!
@@ -12,7 +12,13 @@ use super::bytes::{
 use super::leaf::{Leaf, LeafEncoding, SECTIONS_AT};
 use super::reference::Stored;
 use super::simd;
+#[cfg(not(loom))]
+use crate::prefetch::{self, LINE_BYTES};
 use std::cmp::Ordering;
+
+/// Suffixes that take no more are asked for at once.
+#[cfg(not(loom))]
+const STEPWISE_FROM_BYTES: usize = 4 * LINE_BYTES;
 
 /// A key to compare the keys of one leaf with: what these have in common was looked at.
 #[derive(Clone, Copy)]
@@ -56,6 +62,84 @@ impl Way for Galloping {
         let rest = (stride - 1).min(n - from);
         from + partition(rest, |i| less(from + i))
     }
+}
+
+/// A search in a leaf whose suffixes have one length, made step by step: those of several leaves take turns, and what each looks at next is asked for
+/// meanwhile. It finds nothing out; the lookup behind it then waits for nothing.
+#[cfg(not(loom))]
+#[derive(Clone, Copy)]
+pub(crate) struct Stepwise<'a> {
+    leaf: Leaf<'a>,
+    wanted: u64,
+    /// The place is at one of `len` entries from here on.
+    base: u32,
+    len: u32,
+}
+
+#[cfg(not(loom))]
+impl<'a> Stepwise<'a> {
+    /// `None` if there is nothing to gain.
+    #[inline]
+    pub fn begin(leaf: Leaf<'a>, key: &[u8]) -> Option<Stepwise<'a>> {
+        let (prefix, width) = (leaf.prefix_bytes as usize, leaf.suffix_bytes as usize);
+        let is_long = leaf.len() > 1 && leaf.len() * width > STEPWISE_FROM_BYTES;
+        if leaf.encoding != LeafEncoding::Fixed || !is_long || key.len() != prefix + width {
+            return None;
+        }
+        let search = Stepwise {
+            leaf,
+            wanted: head(&key[prefix..]),
+            base: 0,
+            len: leaf.count,
+        };
+        search.ask(search.middle());
+        Some(search)
+    }
+
+    /// Goes on with half of the entries. When the rest lies in a line or two, these are asked for, with the value that is expected, and it says false.
+    #[inline]
+    pub fn step(&mut self) -> bool {
+        let (width, half) = (self.leaf.suffix_bytes as usize, self.len / 2);
+        // SAFETY: (1): the middle is one of the entries, of which there are two at least, and TAIL_BYTES follow every suffix.
+        let found = unsafe { load_head(self.leaf.at(suffix_at(self.middle(), width)), width) };
+        let is_behind = found < self.wanted;
+        self.base = std::hint::select_unpredictable(is_behind, self.base + half, self.base);
+        self.len -= half;
+        if self.len > 1 && self.len as usize * width > LINE_BYTES {
+            self.ask(self.middle());
+            return true;
+        }
+        let last = (self.base + self.len).min(self.leaf.count - 1);
+        self.ask(self.base);
+        self.ask(last);
+        if self.leaf.uniform() {
+            let at =
+                self.leaf.data_at as usize + self.base as usize * self.leaf.value_bytes as usize;
+            prefetch::line(self.leaf.base.wrapping_add(at));
+        } else {
+            let at = self.leaf.offsets_at as usize + 2 * self.base as usize;
+            prefetch::line(self.leaf.base.wrapping_add(at));
+        }
+        prefetch::line(self.leaf.base.wrapping_add(self.leaf.prefix_at as usize));
+        false
+    }
+
+    /// The entry that is looked at next.
+    #[inline(always)]
+    fn middle(&self) -> u32 {
+        self.base + self.len / 2 - 1
+    }
+
+    #[inline(always)]
+    fn ask(&self, entry: u32) {
+        let at = suffix_at(entry, self.leaf.suffix_bytes as usize);
+        prefetch::line(self.leaf.base.wrapping_add(at));
+    }
+}
+
+#[cfg(not(loom))]
+fn suffix_at(entry: u32, width: usize) -> usize {
+    SECTIONS_AT + entry as usize * width
 }
 
 impl<'a> Leaf<'a> {
@@ -343,5 +427,57 @@ impl<'a> Leaf<'a> {
             }
         };
         compare_behind_heads(own, suffix)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::node::LeafPacker;
+
+    /// Leaves of keys of each length, one entry to many: where a search ends is the place of the key, if it begins as the others do.
+    #[test]
+    fn step_by_step_comes_to_the_same_place() {
+        let mut searches = 0;
+        for width in [1, 2, 3, 5, 8, 9, 12, 40, 300] {
+            for count in [1_usize, 2, 3, 7, 31, 32, 33, 64, 150, 256] {
+                let key = |number: usize| {
+                    let place = (number * 65_536 / count) as u16;
+                    let mut suffix = vec![7; width];
+                    let first = width.min(2);
+                    suffix[..first].copy_from_slice(&place.to_be_bytes()[..first]);
+                    [b"all begin so ", &suffix[..]].concat()
+                };
+                let mut packer = LeafPacker::new();
+                let mut keys: Vec<_> = (0..count).map(key).collect();
+                keys.dedup();
+                keys.iter()
+                    .for_each(|key| packer.push(key, Stored::Inline(b"12345678")));
+                while let Some(image) = packer.pop_last(false) {
+                    let leaf = Leaf::open(image.bytes).unwrap();
+                    let others = [
+                        &b"shorter"[..],
+                        b"all begin so ",
+                        b"another beginning, and long enough",
+                    ];
+                    for key in keys.iter().map(|key| &key[..]).chain(others) {
+                        let Some(mut search) = Stepwise::begin(leaf, key) else {
+                            continue;
+                        };
+                        searches += 1;
+                        let mut steps = 1;
+                        while search.step() {
+                            steps += 1;
+                        }
+                        assert!(steps <= 9, "{steps} steps among {count}");
+                        let rest = search.base as usize..=(search.base + search.len) as usize;
+                        if key.starts_with(leaf.key_prefix()) {
+                            assert!(rest.contains(&leaf.lower_bound(key)), "{key:?} in {rest:?}");
+                        }
+                    }
+                }
+            }
+        }
+        assert!(searches > 1_000, "{searches}");
     }
 }

@@ -43,6 +43,8 @@ pub use inner_pack::{InnerImage, InnerPacker};
 pub use leaf::{Leaf, LeafEncoding, patch_value};
 pub use leaf_cursor::{LeafCursor, Visited};
 pub use leaf_pack::{LeafImage, LeafPacker};
+#[cfg(not(loom))]
+pub(crate) use leaf_search::Stepwise;
 pub use reference::{NodeRef, Stored, SubtreeRef, ValuePointer};
 
 /// Unit of space allocation in the data file, in bytes.

@@ -29,7 +29,7 @@ use crate::{
     Result,
     buffer::PREFETCH_KEYS_MAX,
     error::Error,
-    node::{self, Delta, Inner, Leaf, Mark, NodeRef, Stored},
+    node::{self, Delta, Inner, Leaf, Mark, NodeRef, Stepwise, Stored},
     pager::{DATA_FILE, Pager},
 };
 
@@ -195,6 +195,9 @@ fn get_changed<'a>(pager: &'a Pager, bytes: &'a [u8], key: &[u8]) -> Result<Opti
     }
 }
 
+/// From how many keys on it pays to go on in their leaves.
+const STEPWISE_FROM_KEYS: u32 = 4;
+
 /// Walks the paths to several keys (one bit each in `wanted`) side by side, so that their cache misses overlap.
 pub(crate) fn prefetch(pager: &Pager, root: Root, keys: &[&[u8]], wanted: u32) {
     if root.node.is_null() {
@@ -221,6 +224,43 @@ pub(crate) fn prefetch(pager: &Pager, root: Root, keys: &[&[u8]], wanted: u32) {
             let inner = unsafe { Inner::new_validated(bytes) };
             nodes[index] = inner.child(inner.search(key));
             pager.prefetch(nodes[index]);
+        }
+    }
+    // Few wait for the lines of one another as long as they would for their own.
+    if left.count_ones() >= STEPWISE_FROM_KEYS {
+        prefetch_in_leaves(pager, &nodes, keys, left);
+    }
+}
+
+/// Goes on with the searches in leaves, side by side.
+fn prefetch_in_leaves(
+    pager: &Pager,
+    leaves: &[NodeRef; PREFETCH_KEYS_MAX],
+    keys: &[&[u8]],
+    wanted: u32,
+) {
+    let mut searches = [const { None }; PREFETCH_KEYS_MAX];
+    let mut going = 0;
+    for (index, key) in keys.iter().enumerate() {
+        if wanted >> index & 1 != 0
+            && let Ok(bytes) = pager.node(leaves[index])
+            && node::is_leaf(bytes)
+        {
+            // SAFETY: (4).
+            searches[index] = Stepwise::begin(unsafe { Leaf::new_validated(bytes) }, key);
+            going |= u32::from(searches[index].is_some()) << index;
+        }
+    }
+    while going != 0 {
+        let mut round = going;
+        while round != 0 {
+            let index = round.trailing_zeros() as usize;
+            round &= round - 1;
+            if let Some(search) = &mut searches[index]
+                && !search.step()
+            {
+                going &= !(1 << index);
+            }
         }
     }
 }
