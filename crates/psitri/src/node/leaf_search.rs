@@ -67,7 +67,6 @@ impl Way for Galloping {
 /// A search in a leaf whose suffixes have one length, made step by step: those of several leaves take turns, and what each looks at next is asked for
 /// meanwhile. It finds nothing out; the lookup behind it then waits for nothing.
 #[cfg(not(loom))]
-#[derive(Clone, Copy)]
 pub(crate) struct Stepwise<'a> {
     leaf: Leaf<'a>,
     wanted: u64,
@@ -101,7 +100,8 @@ impl<'a> Stepwise<'a> {
     pub fn step(&mut self) -> bool {
         let (width, half) = (self.leaf.suffix_bytes as usize, self.len / 2);
         // SAFETY: (1): the middle is one of the entries, of which there are two at least, and TAIL_BYTES follow every suffix.
-        let found = unsafe { load_head(self.leaf.at(suffix_at(self.middle(), width)), width) };
+        let found =
+            unsafe { load_head(self.leaf.at(fixed_at(self.middle() as usize, width)), width) };
         let is_behind = found < self.wanted;
         self.base = std::hint::select_unpredictable(is_behind, self.base + half, self.base);
         self.len -= half;
@@ -112,15 +112,13 @@ impl<'a> Stepwise<'a> {
         let last = (self.base + self.len).min(self.leaf.count - 1);
         self.ask(self.base);
         self.ask(last);
-        if self.leaf.uniform() {
-            let at =
-                self.leaf.data_at as usize + self.base as usize * self.leaf.value_bytes as usize;
-            prefetch::line(self.leaf.base.wrapping_add(at));
+        let value = if self.leaf.uniform() {
+            self.leaf.data_at as usize + self.base as usize * self.leaf.value_bytes as usize
         } else {
-            let at = self.leaf.offsets_at as usize + 2 * self.base as usize;
-            prefetch::line(self.leaf.base.wrapping_add(at));
-        }
-        prefetch::line(self.leaf.base.wrapping_add(self.leaf.prefix_at as usize));
+            self.leaf.offsets_at as usize + 2 * self.base as usize
+        };
+        self.ask_at(value);
+        self.ask_at(self.leaf.prefix_at as usize);
         false
     }
 
@@ -132,14 +130,19 @@ impl<'a> Stepwise<'a> {
 
     #[inline(always)]
     fn ask(&self, entry: u32) {
-        let at = suffix_at(entry, self.leaf.suffix_bytes as usize);
+        self.ask_at(fixed_at(entry as usize, self.leaf.suffix_bytes as usize));
+    }
+
+    #[inline(always)]
+    fn ask_at(&self, at: usize) {
         prefetch::line(self.leaf.base.wrapping_add(at));
     }
 }
 
-#[cfg(not(loom))]
-fn suffix_at(entry: u32, width: usize) -> usize {
-    SECTIONS_AT + entry as usize * width
+/// Where the suffix of entry `i` of a fixed leaf begins.
+#[inline(always)]
+fn fixed_at(i: usize, width: usize) -> usize {
+    SECTIONS_AT + i * width
 }
 
 impl<'a> Leaf<'a> {
@@ -270,7 +273,7 @@ impl<'a> Leaf<'a> {
         let width = self.suffix_bytes as usize;
         let wanted = head(suffix);
         // SAFETY: callers pass i < count; (1): TAIL_BYTES follow every suffix.
-        let found = |i: usize| unsafe { load_head(self.at(SECTIONS_AT + i * width), width) };
+        let found = |i: usize| unsafe { load_head(self.at(fixed_at(i, width)), width) };
         if width <= 8 {
             // A suffix with an equal head is less exactly if it is shorter: where the heads agree, one extends the other.
             let shorter = width < suffix.len();
@@ -364,7 +367,7 @@ impl<'a> Leaf<'a> {
             LeafEncoding::Slotted => unsafe { self.slot(i) },
             LeafEncoding::Fixed => {
                 let width = self.suffix_bytes as usize;
-                (SECTIONS_AT + i * width, width)
+                (fixed_at(i, width), width)
             }
             LeafEncoding::Dense => {
                 let (bytes, start) = self.dense_suffix(i);
@@ -400,7 +403,7 @@ impl<'a> Leaf<'a> {
             LeafEncoding::Fixed => heads.for_each(|(step, head)| {
                 let width = self.suffix_bytes as usize;
                 // SAFETY: as above.
-                *head = unsafe { load_head(self.at(SECTIONS_AT + index(step) * width), width) };
+                *head = unsafe { load_head(self.at(fixed_at(index(step), width)), width) };
             }),
             LeafEncoding::Dense => heads.for_each(|(step, head)| {
                 let (bytes, start) = self.dense_suffix(index(step));

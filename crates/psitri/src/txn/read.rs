@@ -167,7 +167,7 @@ impl WriteTxn {
     }
 
     /// Announces that these keys will be read or written soon: their cache misses overlap instead of following one another.
-    /// A hint; it changes nothing.
+    /// What it waits for, [`Database::prefetch`](crate::Database::prefetch) says. A hint; it changes nothing.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -50,3 +50,16 @@ pub fn check(snapshot: &Snapshot, keyspace: &Keyspace, model: &Model) {
     }
     assert!(!is_at_entry);
 }
+
+/// Drops the last keyspace: nothing that it had is reachable any more.
+pub fn drop_last(db: &Database, keyspace: Keyspace, name: &str) {
+    drop(keyspace);
+    db.drop_keyspace(name).unwrap();
+    db.checkpoint().unwrap();
+    db.checkpoint().unwrap();
+    let left = db.stats().unwrap().reachable_bytes;
+    assert!(
+        left < 1 << 20,
+        "{left} bytes are reachable in an empty database"
+    );
+}
