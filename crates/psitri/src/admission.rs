@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use crate::{
     Result,
     engine::{Engine, frozen_count},
-    error::Error,
     events::Event,
     state::Generation,
     sync::{AtomicBool, AtomicU64, Mutex, Ordering},
@@ -192,9 +191,8 @@ impl Engine {
                 }
             }
             // A merge that fails, for want of space say, is tried again; its error goes to those who need the room.
-            if let (Some(cause), true) = (&signals.failure, signals.rounds > first_round + 1) {
-                let what = format!("the write buffer is full and cannot be merged: {cause}");
-                break Err(Error::Stalled { what });
+            if let (Some(failure), true) = (&signals.failure, signals.rounds > first_round + 1) {
+                break Err(failure.stalled("the write buffer is full and cannot be merged"));
             }
             signals.merge_wanted = true;
             self.signals.work.notify_all();

@@ -19,7 +19,7 @@ use crate::{
     Result,
     catalog::{CatalogEntry, CatalogUpdate, update_shares},
     engine::{Commits, Engine, SignalState, TreeState},
-    error::Error,
+    error::{Error, Failure},
     events::Event,
     pager::{Captured, Changes, CheckpointRecord, Sink},
     publication::{KeyspaceChanges, RootUpdate, apply_roots},
@@ -479,8 +479,9 @@ impl Engine {
 
     /// Remembers why a merge or checkpoint failed, and tells it if the one before did not.
     pub fn note_failure(&self, error: &Error) {
-        let cause = error.to_string();
-        let before = self.signals.lock.lock().failure.replace(cause.clone());
+        let failure = Failure::of(error);
+        let cause = failure.cause.clone();
+        let before = self.signals.lock.lock().failure.replace(failure);
         if before.is_none() {
             self.tell(|| Event::Failed { cause });
         }

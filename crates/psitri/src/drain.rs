@@ -18,7 +18,6 @@ use std::time::Duration;
 use crate::{
     Result,
     engine::{Engine, frozen_count},
-    error::Error,
     keyspace::KeyspaceCore,
     state::{Generation, State},
     sync::{Arc, Ordering},
@@ -69,10 +68,8 @@ impl Engine {
                 return Ok(());
             }
             let mut signals = self.signals.lock.lock();
-            if let (Some(cause), true) = (&signals.failure, signals.rounds > first_round + 1) {
-                return Err(Error::Stalled {
-                    what: format!("the write buffer cannot be merged: {cause}"),
-                });
+            if let (Some(failure), true) = (&signals.failure, signals.rounds > first_round + 1) {
+                return Err(failure.stalled("the write buffer cannot be merged"));
             }
             signals.merge_wanted = true;
             signals.draining += 1;

@@ -16,7 +16,7 @@ use crate::{
     admission::Admission,
     buffer::BufferError,
     counters::Counters,
-    error::Error,
+    error::{Error, Failure},
     events::Event,
     keyspace::{KeyspaceCore, Names},
     merger::Headway,
@@ -86,7 +86,7 @@ pub(crate) struct SignalState {
     /// The database is being closed, and what is not merged stays in the log.
     pub is_closing: bool,
     /// Why the last merge or checkpoint failed; cleared by the next that succeeds.
-    pub failure: Option<String>,
+    pub failure: Option<Failure>,
     /// Counts attempts of the merge thread, successful or not.
     pub rounds: u64,
 }

@@ -230,6 +230,8 @@ pub enum Error {
     Stalled {
         /// What keeps the call from going on.
         what: String,
+        /// Whether that is a lack of space: [`Error::is_out_of_space`].
+        is_out_of_space: bool,
     },
 
     /// A transaction that outgrew the write buffer could not be moved to the tree, and was undone by that.
@@ -237,6 +239,8 @@ pub enum Error {
     Undone {
         /// The failure that undid it.
         cause: String,
+        /// Whether that was a lack of space: [`Error::is_out_of_space`].
+        is_out_of_space: bool,
     },
 
     /// Somebody else changed what an optimistic transaction depends on. Nothing was written.
@@ -293,11 +297,75 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// True when the cause is a full disk or quota, or a file that may not grow: the caller may free space and try again. It is one of three errors:
+    /// the system's ([`Error::Storage`]), that of a merge for which the call waited ([`Error::Stalled`]), and that which undid a transaction
+    /// ([`Error::Undone`]).
+    ///
+    /// ```
+    /// # #[cfg(not(loom))]
+    /// # fn main() -> Result<(), psitri::Error> {
+    /// # let db = psitri::Options::new().in_memory()?;
+    /// # let keyspace = db.create_keyspace("orders")?;
+    /// let mut txn = db.begin(&[&keyspace])?;
+    /// txn.upsert(&keyspace, b"7", b"two of them")?;
+    /// match txn.commit() {
+    ///     Err(error) if error.is_out_of_space() => println!("not ordered, please free some space: {error}"),
+    ///     other => other?,
+    /// }
+    /// # Ok(()) }
+    /// # #[cfg(loom)]
+    /// # fn main() {}
+    /// ```
+    #[must_use]
+    pub fn is_out_of_space(&self) -> bool {
+        match self {
+            Error::Storage(source) => source.is_out_of_space(),
+            Error::Stalled {
+                is_out_of_space, ..
+            }
+            | Error::Undone {
+                is_out_of_space, ..
+            } => *is_out_of_space,
+            _ => false,
+        }
+    }
+
     pub(crate) fn corrupted(file: &str, offset: u64, what: impl Into<String>) -> Error {
         Error::Corrupted {
             what: what.into(),
             file: file.to_owned(),
             offset,
+        }
+    }
+}
+
+/// What is remembered of an error, for those who come later.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub cause: String,
+    is_out_of_space: bool,
+}
+
+impl Failure {
+    pub fn of(error: &Error) -> Failure {
+        Failure {
+            cause: error.to_string(),
+            is_out_of_space: error.is_out_of_space(),
+        }
+    }
+
+    /// The error of a call that waited for a merge; `what` is to go on with the cause.
+    pub fn stalled(&self, what: &str) -> Error {
+        Error::Stalled {
+            what: format!("{what}: {}", self.cause),
+            is_out_of_space: self.is_out_of_space,
+        }
+    }
+
+    pub fn undone(&self) -> Error {
+        Error::Undone {
+            cause: self.cause.clone(),
+            is_out_of_space: self.is_out_of_space,
         }
     }
 }

@@ -187,7 +187,9 @@ impl Engine {
     /// Why the last merge or checkpoint failed, or why space cannot be given back.
     fn failure(&self) -> Option<String> {
         let failure = self.signals.lock.lock().failure.clone();
-        failure.or_else(|| self.readers_failure())
+        failure
+            .map(|failure| failure.cause)
+            .or_else(|| self.readers_failure())
     }
 }
 

@@ -65,7 +65,10 @@ pub(crate) fn open_beside_writer(storage: Arc<dyn Storage>, options: Options) ->
         return recovery.finish(of, pager, None);
     }
     let what = "the writer takes checkpoints faster than one can be opened beside it".to_owned();
-    Err(Error::Stalled { what })
+    Err(Error::Stalled {
+        what,
+        is_out_of_space: false,
+    })
 }
 
 /// Whether the checkpoint that a reader beside a writer sees was replaced.

@@ -10,6 +10,7 @@ use crate::{
     Durability, Result,
     buffer::Kind,
     changes::OwnChanges,
+    error::Failure,
     keyspace::{Touched, WriterSlot},
     merger::merge_buffer,
     pager::{Changes, Sink, value_extent},
@@ -74,7 +75,7 @@ impl WriteTxn {
         if let Err(error) = &result {
             self.undo_to(None);
             self.leave();
-            self.undone = Some(error.to_string().into());
+            self.undone = Some(Box::new(Failure::of(error)));
         }
         result
     }

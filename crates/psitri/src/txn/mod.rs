@@ -32,7 +32,7 @@ use crate::{
     Durability, Keyspace, Result,
     buffer::Watermark,
     database::DatabaseCore,
-    error::Error,
+    error::{Error, Failure},
     expiry::Moment,
     keyspace::KeyspaceCore,
     node::ValuePointer,
@@ -89,7 +89,7 @@ pub struct WriteTxn {
     /// Values that this transaction wrote to the data file, by part.
     large_values: Vec<(u32, ValuePointer)>,
     /// Why the transaction was undone before its end. It has no parts and no pin then.
-    undone: Option<Box<str>>,
+    undone: Option<Box<Failure>>,
     /// Its time, for keyspaces whose entries expire.
     now: Moment,
 }
@@ -384,9 +384,7 @@ impl WriteTxn {
     fn check_not_undone(&self) -> Result<()> {
         match &self.undone {
             None => Ok(()),
-            Some(cause) => Err(Error::Undone {
-                cause: cause.to_string(),
-            }),
+            Some(failure) => Err(failure.undone()),
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use crate::common::Random;
+use crate::common::{Random, SetAtEnd};
 use psitri::{BackupKind, BackupOptions, Database, Error, Options, Progress};
 
 /// Every keyspace with its entries.
@@ -131,6 +131,7 @@ fn a_backup_is_one_moment_whoever_writes_meanwhile() {
     txn.commit().unwrap();
     let stop = AtomicBool::new(false);
     let backups = std::thread::scope(|scope| {
+        let _end = SetAtEnd(&stop);
         scope.spawn(|| {
             let mut random = Random::new(1);
             while !stop.load(Ordering::Relaxed) {
@@ -164,7 +165,6 @@ fn a_backup_is_one_moment_whoever_writes_meanwhile() {
             );
             backups.push(path);
         }
-        stop.store(true, Ordering::Relaxed);
         backups
     });
     for round in 1..=backups.len() {
@@ -280,6 +280,7 @@ fn names_are_those_of_the_moment() {
     }
     let stop = AtomicBool::new(false);
     let chain = std::thread::scope(|scope| {
+        let _end = SetAtEnd(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 for (from, to) in [("a", "c"), ("b", "a"), ("c", "b")] {
@@ -294,7 +295,6 @@ fn names_are_those_of_the_moment() {
                 .unwrap();
             chain.push(path);
         }
-        stop.store(true, Ordering::Relaxed);
         chain
     });
     for round in 1..=chain.len() {

@@ -50,6 +50,15 @@ pub fn seed(default: u64) -> u64 {
     seed
 }
 
+/// Is set when this is dropped: threads that go on until then come to their end in a test that fails, too.
+pub struct SetAtEnd<'f>(pub &'f std::sync::atomic::AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Release);
+    }
+}
+
 /// Runs `body` on a thread of its own and fails if it is not done in time: a deadlock must not hang the suite.
 pub fn within_seconds<T: Send + 'static>(
     seconds: u64,

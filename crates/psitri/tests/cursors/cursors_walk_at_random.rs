@@ -3,6 +3,7 @@
 //!
 //! `PSITRI_SEED` is the first seed, `PSITRI_WALK_SEEDS` their number, and `PSITRI_WALK_SECONDS` how long to go on with further ones.
 
+use crate::common::SetAtEnd;
 use std::{
     collections::BTreeMap,
     ops::ControlFlow,
@@ -611,6 +612,7 @@ fn beside_a_writer() {
         let snapshot = db.snapshot();
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
+            let _end = SetAtEnd(&done);
             scope.spawn(|| {
                 let mut rng = StdRng::seed_from_u64(seed);
                 while !done.load(Ordering::Relaxed) {
@@ -642,7 +644,6 @@ fn beside_a_writer() {
                     check_snapshot(&mut w, &snapshot, &keyspace, &entries);
                 }
             }));
-            done.store(true, Ordering::Relaxed);
             assert!(result.is_ok(), "seed {seed}");
         });
     }

@@ -4,6 +4,9 @@
 #[path = "../common/defects.rs"]
 mod defects;
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod emdb_defects;
 mod tidesdb_defects;
 mod upstream_defects;

@@ -1,4 +1,5 @@
 //! One test for each defect of TidesDB that must not be here, named after the defect.
+use crate::common::SetAtEnd;
 use crate::defects::{after_the_process, count, open, options, put, scattered};
 use psitri::{Keyspace, storage::sim::SimStorage};
 use std::{
@@ -74,6 +75,7 @@ fn deleted_keys_coming_back_during_compaction() {
     txn.remove_range(&keyspace, &[0x80], None).unwrap();
     txn.commit().unwrap();
     std::thread::scope(|scope| {
+        let _end = SetAtEnd(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let snapshot = db.snapshot();
@@ -95,7 +97,6 @@ fn deleted_keys_coming_back_during_compaction() {
             }
             db.checkpoint().unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

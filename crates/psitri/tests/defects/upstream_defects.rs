@@ -1,6 +1,7 @@
 //! One test for each defect of upstream that must not come back here, named after the defect.
 //!
 //! Where a defect needs a crash, the disk is a simulated one: the power fails at every single call of what is tested.
+use crate::common::SetAtEnd;
 use crate::defects::{after_the_process, count, open, options, put, scattered};
 use psitri::{Database, Durability, Keyspace, ReadMode, storage::sim::SimStorage};
 use std::{
@@ -302,6 +303,7 @@ fn readers_racing_with_the_buffer_swap() {
     put(&db, &keyspace, b"counter", &0u64.to_le_bytes());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let end = SetAtEnd(&stop);
         let readers: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
@@ -334,7 +336,7 @@ fn readers_racing_with_the_buffer_swap() {
                 .unwrap();
             txn.commit().unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         for reader in readers {
             reader.join().unwrap();
         }

@@ -1,6 +1,7 @@
 //! Story: a long report is written from one snapshot while the disk fills up. The report is right to its last line, whoever begins another one is
 //! served as well, and when there is space again the writers go on.
-use psitri::{Database, Error, Keyspace, Options, Snapshot, storage::sim::SimStorage};
+use crate::common::SetAtEnd;
+use psitri::{Database, Keyspace, Options, Snapshot, storage::sim::SimStorage};
 use std::{
     ops::ControlFlow,
     sync::Arc,
@@ -65,7 +66,8 @@ fn reports_are_whole_while_the_disk_is_full() {
         (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
     storage.set_capacity_bytes(Some(8 << 20));
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let _end = SetAtEnd(&is_over);
+        let reports_go_on = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 assert_eq!(check(&held, &keyspace), 1);
                 check(&db.snapshot(), &keyspace);
@@ -80,7 +82,7 @@ fn reports_are_whole_while_the_disk_is_full() {
         {
             match put_all(&db, &keyspace, round) {
                 Ok(()) => round += 1,
-                Err(Error::Storage(source)) if source.is_out_of_space() => {
+                Err(error) if error.is_out_of_space() => {
                     if refused.fetch_add(1, Ordering::Relaxed) == 0 {
                         reports_then = reports.load(Ordering::Relaxed);
                     }
@@ -89,11 +91,11 @@ fn reports_are_whole_while_the_disk_is_full() {
                 Err(other) => panic!("{other}"),
             }
             assert!(round < 2_000, "the disk does not fill up");
+            assert!(!reports_go_on.is_finished(), "a report failed");
         }
         storage.set_capacity_bytes(None);
         put_all(&db, &keyspace, round).unwrap();
         assert_eq!(check(&db.snapshot(), &keyspace), round);
-        is_over.store(true, Ordering::Relaxed);
     });
     assert_eq!(check(&held, &keyspace), 1);
     drop(held);

@@ -1,5 +1,6 @@
 //! Story: most of a database is removed while another thread goes on committing to a keyspace of its own. The space goes back to the file
 //! system, from the middle of the file and from its end, and no commit fails or waits for long.
+use crate::common::SetAtEnd;
 use psitri::{Database, Keyspace, Options};
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -53,14 +54,7 @@ fn holes_and_tail_go_back_while_a_writer_goes_on() {
                 commits.store(number, Ordering::Relaxed);
             }
         });
-        // A test that fails must not leave the writer alone.
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
-        let _stop = Stop(&stop);
+        let _end = SetAtEnd(&stop);
         let wait_until = |what: &str, is_so: &dyn Fn() -> bool| {
             let deadline = Instant::now() + Duration::from_secs(60);
             while !is_so() {

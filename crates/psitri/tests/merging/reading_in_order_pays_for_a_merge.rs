@@ -1,5 +1,6 @@
 //! Story: a report that is run again and again over what was just written. Reading a buffer in order costs more than reading a tree; once
 //! that has cost as much as a merge would have, the buffer is merged, although it is neither full nor idle.
+use crate::common::SetAtEnd;
 use std::{
     ops::ControlFlow,
     sync::atomic::{AtomicBool, Ordering},
@@ -52,6 +53,7 @@ fn while_somebody_writes_too() {
 
     let is_merged = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = SetAtEnd(&is_merged);
         // Always something new, and never enough to fill the buffer before the deadline. The merge is a short one.
         scope.spawn(|| {
             for n in 0u64.. {
@@ -70,7 +72,6 @@ fn while_somebody_writes_too() {
             assert_eq!(scan(&db, &keyspace), ENTRIES);
             merges = db.stats().unwrap().merges;
         }
-        is_merged.store(true, Ordering::Relaxed);
         assert!(merges > 0, "scans ask for a merge");
     });
 }

@@ -2,7 +2,7 @@
 //! at its snapshot. The sum never changes: a transaction is seen whole or not at all, also while it spills, while buffers
 //! are exchanged under the scanner and while they are merged.
 
-use crate::common::{Random, env_number, seed};
+use crate::common::{Random, SetAtEnd, env_number, seed};
 use psitri::{Database, Keyspace, Options, ReadMode, Snapshot};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,6 +72,7 @@ fn run(batch: usize) {
     let (mut scans, mut newest) = (0u32, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _end = SetAtEnd(&done);
             let mut random = Random::new(seed);
             let start = Instant::now();
             let mut commits = 0;
@@ -83,7 +84,6 @@ fn run(batch: usize) {
                 txn.commit().unwrap();
                 commits += 1;
             }
-            done.store(true, Ordering::Release);
         });
         while !done.load(Ordering::Acquire) {
             for mode in [

@@ -1,7 +1,7 @@
 //! Story: a batch that would outgrow the write buffer goes past it. It is applied like a small one: its steps count in their order, all of them or
 //! none, beside what was written before and after, and it survives a kill and, if it was asked to, a power loss.
 
-use crate::common::{Random, seed};
+use crate::common::{Random, SetAtEnd, seed};
 use psitri::{
     Database, Durability, Error, Expiry, Keyspace, KeyspaceOptions, Options, Stats, WriteBatch,
     storage::sim::SimStorage,
@@ -337,6 +337,7 @@ fn readers_see_all_of_it_or_nothing() {
     let tables = tables(&db);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let end = SetAtEnd(&done);
         let reader = scope.spawn(|| {
             let mut last = 0;
             while !done.load(Ordering::Relaxed) {
@@ -364,7 +365,7 @@ fn readers_see_all_of_it_or_nothing() {
             }
             db.write(batch).unwrap();
         }
-        done.store(true, Ordering::Relaxed);
+        drop(end);
         assert!(reader.join().unwrap() > 0);
     });
 }

@@ -141,13 +141,16 @@ fn a_spill_without_space_is_undone_and_loses_nothing_else() {
             Some(first) => {
                 undone += 1;
                 assert!(!matches!(first, Error::Undone { .. }), "{first}");
+                assert!(first.is_out_of_space(), "{first}");
                 for again in [
                     txn.upsert(&keyspace, b"k", b"v"),
                     txn.get(&keyspace, b"before").map(drop),
                     txn.count(&keyspace, ..).map(drop),
                     txn.remove(&keyspace, b"before").map(drop),
                 ] {
-                    assert!(matches!(again, Err(Error::Undone { .. })), "{again:?}");
+                    let again = again.unwrap_err();
+                    assert!(matches!(again, Error::Undone { .. }), "{again:?}");
+                    assert!(again.is_out_of_space(), "{again:?}");
                 }
                 let message = txn.commit().unwrap_err().to_string();
                 assert!(

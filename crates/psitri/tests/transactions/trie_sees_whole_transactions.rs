@@ -3,7 +3,7 @@
 //! sees every transaction as a whole or not at all: while the merge goes on, after the process was killed or the power failed in the middle
 //! of it, and beside the writer.
 
-use crate::common::{Random, env_number, seed, within_seconds};
+use crate::common::{Random, SetAtEnd, env_number, seed, within_seconds};
 use psitri::{
     Database, Event, Keyspace, Options, ReadMode, Snapshot,
     storage::{OpenMode, Storage, sim::SimStorage},
@@ -259,13 +259,13 @@ fn while_merges_publish_one_slice_after_the_other() {
         let mut newest = [0; 2];
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                let _end = SetAtEnd(&done);
                 let start = Instant::now();
                 let mut transaction = 1;
                 while start.elapsed() < time {
                     tables.commit(&db, transaction, 1000, 50);
                     transaction += 1;
                 }
-                done.store(true, Ordering::Release);
             });
             while !done.load(Ordering::Acquire) {
                 let index = random.below(OLD_MODES.len());

@@ -2,7 +2,7 @@
 //! several. Every snapshot sees those whole, whatever order their keyspaces are named in nobody waits for ever, and nothing
 //! of what many writers leave behind is lost.
 
-use crate::common::{Random, seed, within_seconds};
+use crate::common::{Random, SetAtEnd, seed, within_seconds};
 use psitri::{Database, Error, Keyspace, Options, ReadMode};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,6 +26,7 @@ fn transactions_over_several_keyspaces_are_seen_whole() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (db, all, done) = (&db, &all, &done);
+            let end = SetAtEnd(done);
             let workers: Vec<_> = (0..writers)
                 .map(|writer| {
                     scope.spawn(move || {
@@ -82,7 +83,7 @@ fn transactions_over_several_keyspaces_are_seen_whole() {
             workers
                 .into_iter()
                 .for_each(|worker| worker.join().unwrap());
-            done.store(true, Ordering::Release);
+            drop(end);
             reader.join().unwrap();
             checkpoints.join().unwrap();
         });
@@ -185,6 +186,7 @@ fn keyspaces_come_and_go_beside_writers() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (db, done, stable) = (&db, &done, &all[0]);
+            let _end = SetAtEnd(done);
             for thread in 0..2u8 {
                 scope.spawn(move || {
                     while !done.load(Ordering::Acquire) {
@@ -210,7 +212,6 @@ fn keyspaces_come_and_go_beside_writers() {
                     assert!(db.snapshot().count(&new, ..).unwrap() <= 2);
                 }
             }
-            done.store(true, Ordering::Release);
         });
         db.checkpoint().unwrap();
         let report = db.verify().unwrap();
