@@ -274,6 +274,13 @@ impl Pager {
         Ok(self.bytes(at.byte_offset(), at.bytes()))
     }
 
+    /// The bytes of a node that was read and checked before, without waiting for the disk but where the system took its memory back.
+    #[inline]
+    pub fn checked_node(&self, at: NodeRef) -> Option<&[u8]> {
+        let is_known = (at.page() as usize) < self.checked.len() && self.is_checked(at);
+        is_known.then(|| self.bytes(at.byte_offset(), at.bytes()))
+    }
+
     /// Asks for the lines of a node that a search in it looks at first: they then arrive side by side, not one after the other.
     #[inline]
     pub fn prefetch(&self, at: NodeRef) {
