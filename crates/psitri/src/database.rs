@@ -378,7 +378,7 @@ impl Database {
 
     /// Announces that these keys will be read or written soon, as [`WriteTxn::prefetch`] does. Call it as soon as the keys of a transaction are
     /// known, before [`begin`](Database::begin): their entries come while that does its work. It waits for what leads to them: directories, and inner nodes of
-    /// the tree, which may have to be read from the disk; with four keys or more for the memory of their leaves, too, where these were read before. A hint; it
+    /// the tree, which may have to be read from the disk; with four keys or more for the memory of their leaves, too, where these were read or written since the opening. A hint; it
     /// changes nothing.
     ///
     /// ```

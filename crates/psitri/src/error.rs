@@ -299,7 +299,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// True when the cause is a full disk or quota, or a file that may not grow: the caller may free space and try again. It is one of three errors:
     /// the system's ([`Error::Storage`]), that of a merge for which the call waited ([`Error::Stalled`]), and that which undid a transaction
-    /// ([`Error::Undone`]).
+    /// ([`Error::Undone`]). Where it was a flush that failed for it, trying again gives [`Error::Poisoned`].
     ///
     /// ```
     /// # #[cfg(not(loom))]

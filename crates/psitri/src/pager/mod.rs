@@ -274,10 +274,14 @@ impl Pager {
         Ok(self.bytes(at.byte_offset(), at.bytes()))
     }
 
-    /// The bytes of a node that was read and checked before, without waiting for the disk but where the system took its memory back.
+    /// The bytes of a node that this process wrote or has checked: they are in memory, unless the system took it back.
     #[inline]
-    pub fn checked_node(&self, at: NodeRef) -> Option<&[u8]> {
-        let is_known = (at.page() as usize) < self.checked.len() && self.is_checked(at);
+    pub fn known_node(&self, at: NodeRef) -> Option<&[u8]> {
+        let is_known = if (at.page() as usize) < self.checked.len() {
+            self.is_checked(at)
+        } else {
+            self.is_inside(at.byte_offset(), at.bytes())
+        };
         is_known.then(|| self.bytes(at.byte_offset(), at.bytes()))
     }
 

@@ -122,3 +122,28 @@ fn a_cut_that_failed_is_tried_again() {
     pager.give_back(1, 0, 0).unwrap();
     assert_eq!(pager.page_end(), SUPERBLOCK_PAGES);
 }
+
+/// What is announced goes on in these only.
+#[test]
+fn nodes_are_known_that_were_written_or_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let is_known = |db: &crate::Database, keyspace: &crate::Keyspace| {
+        let snapshot = db.snapshot();
+        let view = snapshot.view(keyspace).unwrap();
+        view.pager.known_node(view.root.node).is_some()
+    };
+    let db = crate::Database::open(&path).unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    txn.upsert(&keyspace, b"key", b"value").unwrap();
+    txn.commit().unwrap();
+    db.checkpoint().unwrap();
+    assert!(is_known(&db, &keyspace), "this process wrote it");
+    drop((keyspace, db));
+    let db = crate::Database::open(&path).unwrap();
+    let keyspace = db.open_keyspace("k").unwrap();
+    assert!(!is_known(&db, &keyspace), "nobody has read it");
+    let found = db.snapshot().get(&keyspace, b"key").unwrap().is_some();
+    assert!(found && is_known(&db, &keyspace));
+}

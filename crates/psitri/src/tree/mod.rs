@@ -232,7 +232,7 @@ pub(crate) fn prefetch(pager: &Pager, root: Root, keys: &[&[u8]], wanted: u32) {
     }
 }
 
-/// Goes on with the searches in leaves, side by side. Not in those that nobody has read yet: they may be on the disk, and the keys only be written.
+/// Goes on with the searches in leaves, side by side. Not in those that were neither read nor written yet: they may be on the disk, and the keys only be written.
 fn prefetch_in_leaves(
     pager: &Pager,
     leaves: &[NodeRef; PREFETCH_KEYS_MAX],
@@ -243,7 +243,7 @@ fn prefetch_in_leaves(
     let mut going = 0;
     for (index, key) in keys.iter().enumerate() {
         if wanted >> index & 1 != 0
-            && let Some(bytes) = pager.checked_node(leaves[index])
+            && let Some(bytes) = pager.known_node(leaves[index])
             && node::is_leaf(bytes)
         {
             // SAFETY: (4).
