@@ -48,6 +48,24 @@ fn get_from_tree(bencher: Bencher) {
     });
 }
 
+/// Sixteen keys a call.
+#[divan::bench(sample_size = 600)]
+fn get_many_from_tree(bencher: Bencher) {
+    const TOGETHER: usize = 16;
+    let (db, keyspace) = merged();
+    let snapshot = db.snapshot();
+    let mut index = 0;
+    bencher.counter(TOGETHER).bench_local(|| {
+        let keys: [_; TOGETHER] = std::array::from_fn(|_| {
+            index = (index + 7_919) % KEYS;
+            key(index)
+        });
+        let keys = keys.each_ref().map(|key| &key[..]);
+        let values = snapshot.get_many(&keyspace, &keys).expect("sound");
+        assert!(black_box(values).iter().all(Option::is_some));
+    });
+}
+
 #[divan::bench(sample_size = 10_000)]
 fn get_absent(bencher: Bencher) {
     let (db, keyspace) = merged();

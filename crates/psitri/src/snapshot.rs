@@ -333,8 +333,8 @@ impl Snapshot {
         Ok(found.map(|(expires, _)| Expiry::from_stored(expires)))
     }
 
-    /// The values of several keys, in the order of the keys. Their cache misses overlap instead of following one another: several times
-    /// as fast as one [`Snapshot::get`] after the other where the data are larger than the processor's caches.
+    /// The values of several keys, in the order of the keys. Their cache misses overlap instead of following one another: faster than one
+    /// [`Snapshot::get`] after the other where the data are larger than the processor's caches.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
