@@ -36,6 +36,8 @@ const FILE_NAME_PREFIX: &str = "log-";
 /// them one by one costs, too.
 const DURABLE_ZEROS_BYTES: u64 = 4096;
 const CACHED_ZEROS_BYTES: u64 = 64 << 10;
+/// They are flushed in pieces of this size: a commit that waits for the disk meanwhile waits for one of them.
+const FLUSHED_ZEROS_BYTES: u64 = 256 << 10;
 /// A fragment of this size or more is stored with a system call: it costs a quarter of touching the pages of a new file or less, and
 /// no more than a copy where they have been touched. In tests most are.
 const STORE_BY_CALL_FROM_BYTES: usize = if cfg!(debug_assertions) {
@@ -234,9 +236,11 @@ impl SegmentFile {
             let chunk = (bytes - at).min(zeros.len() as u64);
             file.write_at(&zeros[..chunk as usize], at)?;
             at += chunk;
+            if fill == Fill::Durable && (at.is_multiple_of(FLUSHED_ZEROS_BYTES) || at == bytes) {
+                file.sync_data()?;
+            }
         }
         if fill == Fill::Durable {
-            file.sync_data()?;
             storage.sync_dir()?;
         }
         Ok(())

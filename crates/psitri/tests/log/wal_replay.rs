@@ -338,6 +338,33 @@ fn spares_for_flushes_are_made_when_they_are_needed() {
     assert!(!shared.is_at_leisure(true) && !shared.is_at_leisure(false));
 }
 
+/// Zeros ahead of their use would cost large flushes as much of the drive as the records do.
+#[test]
+fn spares_for_large_flushes_are_not_written_ahead() {
+    let storage = SimStorage::new(1);
+    let options = WalOptions {
+        segment_bytes: 16 * SEGMENT_BYTES,
+        ..options()
+    };
+    let mut wal = Wal::create(Arc::new(storage.clone()), options).unwrap();
+    let shared = Arc::clone(wal.shared());
+    let mut csn = 0;
+    let mut calls_for_a_spare = |flushes: u64, bytes: usize| {
+        for _ in 0..flushes {
+            csn += 1;
+            wal.append(csn, 1, &payload(csn, bytes)).unwrap();
+            shared.wait_durable(shared.appended_lsn()).unwrap();
+        }
+        let before = storage.calls();
+        assert!(shared.prepare_spare(true).unwrap());
+        storage.calls() - before
+    };
+    let pages = 16 * SEGMENT_BYTES / 4096;
+    assert!(calls_for_a_spare(10, 200) >= pages);
+    assert!(calls_for_a_spare(10, 48 << 10) < pages);
+    assert!(calls_for_a_spare(30, 200) >= pages);
+}
+
 /// Asks, in the midst of a flush, whether spares are needed.
 #[derive(Debug, Default)]
 struct AskedInAFlush {
