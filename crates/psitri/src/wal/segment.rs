@@ -36,8 +36,9 @@ const FILE_NAME_PREFIX: &str = "log-";
 /// them one by one costs, too.
 const DURABLE_ZEROS_BYTES: u64 = 4096;
 const CACHED_ZEROS_BYTES: u64 = 64 << 10;
-/// They are flushed in pieces of this size: a commit that waits for the disk meanwhile waits for one of them.
-const FLUSHED_ZEROS_BYTES: u64 = 256 << 10;
+/// They are flushed in pieces, of this size or a sixteenth of the file: a commit that waits for the disk meanwhile waits for one of them.
+const FLUSHED_ZEROS_BYTES_MIN: u64 = 256 << 10;
+const FLUSHED_ZEROS_SHARE: u64 = 16;
 /// A fragment of this size or more is stored with a system call: it costs a quarter of touching the pages of a new file or less, and
 /// no more than a copy where they have been touched. In tests most are.
 const STORE_BY_CALL_FROM_BYTES: usize = if cfg!(debug_assertions) {
@@ -187,7 +188,7 @@ pub(super) enum Fill {
     Cached,
     /// It is written once, so that later flushes happen in place; the first one, and that of the name, are the caller's.
     Written,
-    /// The same with both flushes: later ones change no metadata.
+    /// The same, all of it flushed, and the name: later flushes change no metadata.
     Durable,
 }
 
@@ -231,13 +232,15 @@ impl SegmentFile {
             Fill::Written | Fill::Durable => DURABLE_ZEROS_BYTES,
         };
         let zeros = vec![0; chunk.min(bytes) as usize];
-        let mut at = 0;
+        let piece = (bytes / FLUSHED_ZEROS_SHARE).max(FLUSHED_ZEROS_BYTES_MIN);
+        let (mut at, mut flushed) = (0, 0);
         while at < bytes {
             let chunk = (bytes - at).min(zeros.len() as u64);
             file.write_at(&zeros[..chunk as usize], at)?;
             at += chunk;
-            if fill == Fill::Durable && (at.is_multiple_of(FLUSHED_ZEROS_BYTES) || at == bytes) {
+            if fill == Fill::Durable && (at - flushed >= piece || at == bytes) {
                 file.sync_data()?;
+                flushed = at;
             }
         }
         if fill == Fill::Durable {

@@ -31,9 +31,9 @@ use std::{
 const MARK_BYTES: u64 = 64 << 10;
 /// or so many flushes were made.
 const MARK_FLUSHES: u64 = 16;
-/// Where a flush has more than this to write, on average, new segments are not written ahead. For a page that was never written a file system notes
-/// with the flush that it has been now, which took a commit 140 microseconds longer, however many pages there were; zeros in its place before
-/// cost as much of the drive as the records.
+/// Where a flush has more than this to write, on average, new segments are not written ahead for commits that wait. For pages that were never
+/// written a file system notes with the flush that they have been now, which took a commit 140 microseconds longer, however many pages there
+/// were; zeros in their place cost as much of the drive as the records.
 const WRITTEN_AHEAD_FLUSH_BYTES_MAX: u64 = 32 << 10;
 /// The last flush counts for a share of the average.
 const FLUSH_AVERAGE_SHARE: u64 = 4;
@@ -59,7 +59,7 @@ pub struct WalShared {
     durable: AtomicU64,
     /// Somebody waited for a flush.
     waited: AtomicBool,
-    /// What a flush had to write lately, in bytes. Stored by the holder of `flushing`.
+    /// What flushes made durable lately, in bytes, on average. Stored by the holder of `flushing`.
     flush_bytes: AtomicU64,
     poisoned: AtomicBool,
     poison: Mutex<Option<Cause>>,
@@ -266,7 +266,8 @@ impl WalShared {
     }
 
     /// Makes one spare segment, or touches the pages of one. `false`: all spares are ready. With `for_flushes` a new file is written and
-    /// flushed once, so that later flushes of it are quick, where these are small.
+    /// flushed, so that later flushes of it are quick; not where these are large, unless its pages are touched, which has them written anyway.
+    /// The first flush of a file that was not flushed here makes its name durable, too.
     pub fn prepare_spare(&self, for_flushes: bool) -> Result<bool, WalError> {
         let _preparing = self.preparing.lock();
         let (unpopulated, missing) = {
@@ -290,8 +291,8 @@ impl WalShared {
             return Ok(false);
         }
         let id = self.take_id();
-        let flush_bytes = self.flush_bytes.load(Ordering::Relaxed);
-        let written_ahead = for_flushes && flush_bytes <= WRITTEN_AHEAD_FLUSH_BYTES_MAX;
+        let are_small = self.flush_bytes.load(Ordering::Relaxed) <= WRITTEN_AHEAD_FLUSH_BYTES_MAX;
+        let written_ahead = for_flushes && (are_small || self.options.populate);
         let fill = match (written_ahead, self.options.populate) {
             (true, _) => Fill::Durable,
             (false, true) => Fill::Cached,
@@ -617,10 +618,7 @@ impl WalShared {
                 .sync()
                 .map_err(|error| self.set_poison_cause(error))?;
         }
-        let flush_bytes = self.flush_bytes.load(Ordering::Relaxed);
-        let average = flush_bytes - flush_bytes / FLUSH_AVERAGE_SHARE
-            + (target - durable) / FLUSH_AVERAGE_SHARE;
-        self.flush_bytes.store(average, Ordering::Relaxed);
+        let durable_before = durable;
         let segments: Vec<_> = self.table.lock().live.iter().cloned().collect();
         for (at, segment) in segments.iter().enumerate() {
             let next = segments.get(at + 1);
@@ -642,6 +640,10 @@ impl WalShared {
                 flushes.mark(segment, durable, next.is_some());
             }
         }
+        let average = self.flush_bytes.load(Ordering::Relaxed);
+        let added = (durable - durable_before) / FLUSH_AVERAGE_SHARE;
+        let average = average - average / FLUSH_AVERAGE_SHARE + added;
+        self.flush_bytes.store(average, Ordering::Relaxed);
         Ok(durable)
     }
 }

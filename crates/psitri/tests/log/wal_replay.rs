@@ -343,7 +343,7 @@ fn spares_for_flushes_are_made_when_they_are_needed() {
 fn spares_for_large_flushes_are_not_written_ahead() {
     let storage = SimStorage::new(1);
     let options = WalOptions {
-        segment_bytes: 16 * SEGMENT_BYTES,
+        segment_bytes: 64 * SEGMENT_BYTES,
         ..options()
     };
     let mut wal = Wal::create(Arc::new(storage.clone()), options).unwrap();
@@ -359,7 +359,7 @@ fn spares_for_large_flushes_are_not_written_ahead() {
         assert!(shared.prepare_spare(true).unwrap());
         storage.calls() - before
     };
-    let pages = 16 * SEGMENT_BYTES / 4096;
+    let pages = 64 * SEGMENT_BYTES / 4096;
     assert!(calls_for_a_spare(10, 200) >= pages);
     assert!(calls_for_a_spare(10, 48 << 10) < pages);
     assert!(calls_for_a_spare(30, 200) >= pages);
