@@ -255,6 +255,24 @@ impl BufferWriter {
         })
     }
 
+    /// Makes sure that tombstones can be written to these entries, whose newest versions are uncommitted: to all of them, or none is.
+    pub fn reserve_tombstones(
+        &mut self,
+        entries: &[EntryRef],
+        floor: Watermark,
+    ) -> Result<(), BufferError> {
+        let memory = self.buffer.memory();
+        // The others are overwritten in place, where a tombstone always fits.
+        let is_outer = |entry: &&EntryRef| Entry::of(memory, **entry).head() < floor.0;
+        let versions = entries.iter().filter(is_outer).count();
+        if versions == 0 {
+            return Ok(());
+        }
+        let mut inserter = self.inserter();
+        inserter.settle();
+        inserter.reserve(versions * version_bytes(0))
+    }
+
     /// Whether the first version of an entry gets room behind it.
     #[inline(always)]
     fn has_room(&self, kind: Kind, payload: &[u8]) -> bool {

@@ -3,10 +3,10 @@
 use super::{Part, WriteTxn};
 use crate::{
     Durability, Result,
-    buffer::{BufferWriter, Kind},
+    buffer::{BufferWriter, EntryRef, Kind, VersionRef},
     commit::Logged,
     keyspace::{Touched, WriterSlot},
-    wal::ops::OpsBuilder,
+    wal::ops::{OpsBuilder, Write},
 };
 
 impl WriteTxn {
@@ -120,20 +120,31 @@ fn encode(ops: &mut OpsBuilder, keyspace: u32, buffer: &BufferWriter, touched: &
                 ops.delete_range(keyspace, lo, hi.as_deref());
             }
             Touched::Version(entry, version) => {
-                if buffer.newest(*entry) != Some(*version) {
-                    continue;
-                }
-                let (key, payload) = (buffer.key(*entry), buffer.payload(*version));
-                match buffer.kind(*version) {
-                    Kind::Value => ops.put(keyspace, key, payload),
-                    Kind::Large => {
-                        ops.put_large(keyspace, key, payload.try_into().expect("24 bytes"));
-                    }
-                    Kind::Tombstone => ops.delete(keyspace, key),
+                if let Some((key, write)) = written(buffer, *entry, *version) {
+                    ops.write(keyspace, key, write);
                 }
             }
         }
     }
+}
+
+/// What a step wrote to an entry, if no later one did.
+#[inline(always)]
+pub(super) fn written(
+    buffer: &BufferWriter,
+    entry: EntryRef,
+    version: VersionRef,
+) -> Option<(&[u8], Write<'_>)> {
+    if buffer.newest(entry) != Some(version) {
+        return None;
+    }
+    let payload = buffer.payload(version);
+    let write = match buffer.kind(version) {
+        Kind::Value => Write::Put(payload),
+        Kind::Large => Write::PutLarge(payload.try_into().expect("24 bytes")),
+        Kind::Tombstone => Write::Delete,
+    };
+    Some((buffer.key(entry), write))
 }
 
 /// Gives the versions of steps their CSN, and forgets the steps.

@@ -3,22 +3,25 @@
 //! A direct transaction has its own buffer, which is merged into a private tree root when it is full and at the commit.
 //! If it never spilled, its commit is logged like any other, so that it costs no flush. If it did, what it wrote is in
 //! the tree only, and the commit takes a checkpoint that makes the new roots durable before anybody sees them.
+//! What a transaction had written to the shared buffer until its first spill goes from there to the tree, sorted, and not through a private buffer.
 //! (What is ingested, and what a large batch writes, goes into the private root at once, but is logged as long as it is little: `ingest.rs`.)
 
-use super::{LOOK_FIRST_BYTES, Part, Private, WriteTxn};
+use smallvec::SmallVec;
+
+use super::{LOOK_FIRST_BYTES, Part, Private, WriteTxn, commit::written, run::Run};
 use crate::{
     Durability, Result,
     buffer::Kind,
-    changes::OwnChanges,
+    changes::{OwnChanges, union_push},
     error::Failure,
-    keyspace::{Touched, WriterSlot},
+    keyspace::{KeyBounds, Touched, WriterSlot},
     merger::merge_buffer,
     pager::{Changes, Sink, value_extent},
     progress::Watch,
     publication::{KeyspaceChanges, RootUpdate},
     state::Generation,
     sync::{Arc, Ordering},
-    tree::{self, Root},
+    tree::{self, KeyRange, Root, Terms},
     wal::ops::OpsBuilder,
 };
 
@@ -81,11 +84,44 @@ impl WriteTxn {
     }
 
     fn try_spill(&mut self) -> Result<()> {
-        if self.private.is_none() {
-            self.turn_private()?;
+        if self.private.is_some() {
+            self.forgo_log();
+            return self.merge_and_go_on();
         }
-        self.private.as_mut().expect("just made").ops = None;
-        self.merge_and_go_on()
+        let taken = self.parts.iter().map(Part::take_out).collect();
+        self.leave_shared()?;
+        self.forgo_log();
+        self.merge_taken(taken)
+    }
+
+    /// Merges what parts had written to the shared buffer into their private roots.
+    fn merge_taken(&mut self, mut taken: Vec<Taken>) -> Result<()> {
+        let engine = &self.db.engine;
+        let mut sink = Sink::new(&engine.pager, self.birth());
+        let mut roots: Vec<Root> = Vec::new();
+        let mut adopted = Vec::new();
+        for (part, Taken { run, ranges }) in self.parts.iter().zip(&mut taken) {
+            run.sort();
+            let terms = Terms::at(self.part_now(part));
+            let mut changes = run.changes(&mut adopted);
+            roots.push(tree::merge(
+                &mut sink,
+                part.root,
+                ranges,
+                &mut changes,
+                terms,
+            )?);
+        }
+        let changes = sink.finish()?;
+        self.set_roots(roots);
+        self.note_merged(None, changes, &mut adopted);
+        Ok(())
+    }
+
+    fn set_roots(&mut self, roots: Vec<Root>) {
+        for (part, root) in self.parts.iter_mut().zip(roots) {
+            part.root = root;
+        }
     }
 
     /// Merges the private buffer into the private roots, and takes a new one.
@@ -118,12 +154,23 @@ impl WriteTxn {
 
     /// Moves everything written so far from the shared buffer to a private one.
     pub(super) fn turn_private(&mut self) -> Result<()> {
-        // Copied out first: the shared buffer has to be empty of it before it can be merged.
-        let mut written = Vec::new();
-        for part in &mut self.parts {
-            written.push((part.copy_out(), part.owed.take()));
+        let written: Vec<_> = self.parts.iter().map(Part::copy_out).collect();
+        self.leave_shared()?;
+        let reserve = self.db.engine.pool.reserve_bytes();
+        for (part, steps) in self.parts.iter_mut().zip(written) {
+            for step in steps {
+                part.replay(step)
+                    .map_err(|e| crate::engine::buffer_error(e, reserve))?;
+            }
         }
+        Ok(())
+    }
+
+    /// Turns from the shared buffer to a private one, and takes back what was written to the former, of which there is a copy: it has to be empty of
+    /// that before it can be merged.
+    fn leave_shared(&mut self) -> Result<()> {
         let large_values = std::mem::take(&mut self.large_values);
+        let owed: SmallVec<[_; 1]> = self.parts.iter_mut().map(|part| part.owed.take()).collect();
         self.undo_to(None);
         if let Err(error) = self.enter_private() {
             let extents: Vec<_> = large_values
@@ -134,13 +181,8 @@ impl WriteTxn {
             return Err(error);
         }
         self.large_values = large_values;
-        let reserve = self.db.engine.pool.reserve_bytes();
-        for (part, (steps, owed)) in self.parts.iter_mut().zip(written) {
+        for (part, owed) in self.parts.iter_mut().zip(owed) {
             part.owed = owed;
-            for step in steps {
-                part.replay(step)
-                    .map_err(|e| crate::engine::buffer_error(e, reserve))?;
-            }
         }
         Ok(())
     }
@@ -165,9 +207,7 @@ impl WriteTxn {
             roots.push(merge_buffer(&mut sink, part.root, writer.buffer(), own, now)?.0);
         }
         let changes = sink.finish()?;
-        for (part, root) in self.parts.iter_mut().zip(roots) {
-            part.root = root;
-        }
+        self.set_roots(roots);
         self.note_merged(None, changes, &mut adopted);
         Ok(())
     }
@@ -305,6 +345,12 @@ impl WriteTxn {
     }
 }
 
+/// What a part wrote, away from its buffer: the newest version of each key, and the ranges that were deleted before those.
+struct Taken {
+    run: Run,
+    ranges: Vec<KeyRange>,
+}
+
 /// A step of a transaction, away from its buffer.
 enum Copied {
     Version(Vec<u8>, Kind, Vec<u8>),
@@ -312,6 +358,39 @@ enum Copied {
 }
 
 impl Part {
+    /// What the part wrote.
+    fn take_out(&self) -> Taken {
+        let WriterSlot {
+            buffer, touched, ..
+        } = &*self.guard;
+        let buffer = buffer.as_ref().expect("an open part has a writer");
+        let arena_bytes = buffer.buffer().stats().bytes as usize;
+        let mut run = Run::new(self.id);
+        // An operation takes less than its versions do in the arena.
+        run.reserve(
+            touched.len(),
+            arena_bytes / touched.len().max(1),
+            arena_bytes,
+        );
+        let mut deleted: Vec<&KeyBounds> = Vec::new();
+        for step in touched {
+            match step {
+                Touched::Range(range) => deleted.push(&range.1),
+                Touched::Version(entry, version) => {
+                    if let Some((key, write)) = written(buffer, *entry, *version) {
+                        run.push(key, write);
+                    }
+                }
+            }
+        }
+        deleted.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut ranges = Vec::new();
+        for (lo, hi) in deleted {
+            union_push(&mut ranges, lo, hi.as_deref());
+        }
+        Taken { run, ranges }
+    }
+
     /// The newest version of each key the part touched, and its ranges.
     fn copy_out(&self) -> Vec<Copied> {
         let WriterSlot {

@@ -381,7 +381,7 @@ impl WriteTxn {
 
     /// The log names no value outside of it that is merged before the commit: what is merged next may overwrite it, and its space is used
     /// again at once.
-    fn forgo_log(&mut self) {
+    pub(super) fn forgo_log(&mut self) {
         self.private
             .as_mut()
             .expect("the transaction is direct")

@@ -1,4 +1,4 @@
-//! `Run`: the entries of a bulk load, or the steps of a large batch, kept as they come, and put in order once.
+//! `Run`: the entries of a bulk load, the steps of a large batch, or what a transaction wrote until it spilled, kept as they come, and put in order once.
 //!
 //! The write buffer would keep them in order all the time, in a tree and a hash table: two cache misses an entry. A run appends, notes
 //! in how many bytes all keys agree, and sorts by those behind.
@@ -116,12 +116,13 @@ impl Run {
         self.places.reserve(entries);
     }
 
-    /// Adds an entry. The run is smaller than 2 GiB, a value than 4 GiB.
+    /// Adds an entry. The run, and a value, are smaller than 4 GiB.
     #[inline]
     pub fn push(&mut self, key: &[u8], write: Write<'_>) {
         (self.shared_bytes, self.is_mixed) = self.with(key);
-        let at = self.ops.bytes_len() as u32;
-        self.places.push(Place::new(0, at));
+        let at = self.ops.bytes_len();
+        debug_assert!(u32::try_from(at).is_ok(), "places are 32-bit offsets");
+        self.places.push(Place::new(0, at as u32));
         self.ops.write(self.keyspace, key, write);
     }
 
@@ -225,6 +226,10 @@ impl ChangeStream for RunChanges<'_> {
             }
         }
         Ok(())
+    }
+
+    fn len_max(&self) -> u64 {
+        (self.run.len() - self.next) as u64
     }
 }
 

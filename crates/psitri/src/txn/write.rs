@@ -296,6 +296,11 @@ impl WriteTxn {
         let reserve = self.db.engine.pool.reserve_bytes();
         let part = &mut self.parts[index];
         let own = part.own_in_range(lo, hi);
+        let floor = part.floor;
+        // All of them, or the error leaves the transaction as it was.
+        part.writer()
+            .reserve_tombstones(&own, floor)
+            .map_err(|error| buffer_error(error, reserve))?;
         for entry in own {
             part.write(entry, Kind::Tombstone, &[], reserve)?;
         }
