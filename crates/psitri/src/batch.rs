@@ -6,6 +6,8 @@
 //! waits by itself. Else one open transaction would stop the batches of all keyspaces, and who holds it could not write
 //! any.
 
+use std::collections::VecDeque;
+
 use smallvec::SmallVec;
 
 use crate::{
@@ -381,6 +383,13 @@ struct Waiting {
     done: Condvar,
 }
 
+impl Waiting {
+    fn tell(&self, outcome: Outcome) {
+        *self.result.lock() = Some(outcome);
+        self.done.notify_all();
+    }
+}
+
 enum Outcome {
     Done(Result<()>),
     /// A write lock is taken: its own thread has to wait for it.
@@ -433,28 +442,15 @@ impl Database {
             done: Condvar::new(),
         });
         queue.waiting.lock().push(Arc::clone(&own));
-        let group = {
+        let mut group = Group::new(self);
+        {
             let _leader = queue.leader.lock();
             // Not held while the group is written: the next one gathers meanwhile.
-            let waiting = std::mem::take(&mut *queue.waiting.lock());
-            waiting
-                .into_iter()
-                .map(|waiting| {
-                    let committed = write_logged(&self.core, &waiting.batch, false);
-                    (waiting, committed)
-                })
-                .collect::<Vec<_>>()
-        };
-        // Outside the lock: the next leader logs its group while this one waits for the disk.
-        for (waiting, committed) in group {
-            let outcome = match committed {
-                Ok(None) => Outcome::Busy,
-                Ok(Some(committed)) => Outcome::Done(self.finish_write(committed)),
-                Err(error) => Outcome::Done(Err(error)),
-            };
-            *waiting.result.lock() = Some(outcome);
-            waiting.done.notify_all();
+            group.waiting = std::mem::take(&mut *queue.waiting.lock()).into();
+            group.log();
         }
+        // Outside the lock: the next leader logs its group while this one waits for the disk.
+        drop(group);
         let mut result = own.result.lock();
         let outcome = loop {
             match result.take() {
@@ -487,6 +483,48 @@ impl Database {
         match committed {
             Some(logged) => self.core.engine.finish_commit(logged),
             None => Ok(()),
+        }
+    }
+}
+
+/// Batches that one thread writes for all that wait for them. When it is dropped each has its outcome: also if the clock that the database was given, or
+/// a defect, makes that thread panic, which the others could not know.
+struct Group<'d> {
+    db: &'d Database,
+    waiting: VecDeque<Arc<Waiting>>,
+    logged: Vec<(Arc<Waiting>, Result<Option<Committed>>)>,
+}
+
+impl<'d> Group<'d> {
+    fn new(db: &'d Database) -> Group<'d> {
+        Group {
+            db,
+            waiting: VecDeque::new(),
+            logged: Vec::new(),
+        }
+    }
+
+    fn log(&mut self) {
+        while let Some(waiting) = self.waiting.front() {
+            let committed = write_logged(&self.db.core, &waiting.batch, false);
+            let waiting = self.waiting.pop_front().expect("it is still there");
+            self.logged.push((waiting, committed));
+        }
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        for (waiting, committed) in self.logged.drain(..) {
+            waiting.tell(match committed {
+                Ok(None) => Outcome::Busy,
+                Ok(Some(committed)) => Outcome::Done(self.db.finish_write(committed)),
+                Err(error) => Outcome::Done(Err(error)),
+            });
+        }
+        // Not written: their own threads try.
+        for waiting in self.waiting.drain(..) {
+            waiting.tell(Outcome::Busy);
         }
     }
 }

@@ -295,6 +295,8 @@ impl OptimisticTxn {
         if hi.as_ref().is_some_and(|hi| *hi <= lo) {
             return Ok(());
         }
+        // A handle that is refused was not read.
+        self.snapshot.view(keyspace)?;
         // All of it, as an error or a panic of `visit` may come at any place, and who calls may go on.
         let is_noted = self.isolation == Isolation::Serializable;
         let mut place = 0;

@@ -1,8 +1,8 @@
 //! Operations that read and write at once: compare and swap, extract, retain.
 //!
 //! # Failure modes
-//! An error in the middle of [`WriteTxn::extract`] and [`WriteTxn::retain`] leaves removed what was removed so far. A nested transaction
-//! around them undoes it.
+//! An error in the middle of [`WriteTxn::extract`] and [`WriteTxn::retain`], which is one of reading if it does not undo the transaction, leaves removed what was
+//! removed so far. Inside of a nested transaction it leaves nothing.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -48,6 +48,10 @@ impl WriteTxn {
 
     /// Removes the entries of a range for which `wanted` says so, and gives them in order.
     ///
+    /// # Errors
+    /// If the disk cannot be read, or is full when the transaction outgrows the buffer. The latter undoes the transaction; the former may come after some
+    /// entries were removed, unless it is in a [nested](WriteTxn::nested) transaction, which stays as it was.
+    ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
     /// # let db = psitri::Options::new().in_memory()?;
@@ -80,6 +84,9 @@ impl WriteTxn {
 
     /// Removes the entries of a range for which `keep` does not say so. Says how many they were.
     ///
+    /// # Errors
+    /// As for [`extract`](WriteTxn::extract).
+    ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
     /// # let db = psitri::Options::new().in_memory()?;
@@ -100,8 +107,23 @@ impl WriteTxn {
         self.remove_where(keyspace, &range, |key, value| !keep(key, value))
     }
 
-    /// A cursor reads what a transaction cannot write meanwhile: the keys are collected batch by batch.
     fn remove_where<'k>(
+        &mut self,
+        keyspace: &Keyspace,
+        range: &impl RangeBounds<&'k [u8]>,
+        is_removed: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64> {
+        if self.frames.is_empty() {
+            return self.remove_in_batches(keyspace, range, is_removed);
+        }
+        let mut level = self.nested();
+        let removed = level.remove_in_batches(keyspace, range, is_removed)?;
+        level.commit();
+        Ok(removed)
+    }
+
+    /// A cursor reads what a transaction cannot write meanwhile: the keys are collected batch by batch.
+    fn remove_in_batches<'k>(
         &mut self,
         keyspace: &Keyspace,
         range: &impl RangeBounds<&'k [u8]>,

@@ -132,7 +132,8 @@ impl WriteTxn {
     /// snapshot afterwards.
     ///
     /// # Errors
-    /// Those of `upsert`. They undo the transaction, as when one outgrows the buffer and the disk is full.
+    /// Those of `upsert`. They undo the transaction, as when one outgrows the buffer and the disk is full; inside of a nested transaction they undo what was
+    /// written of these entries.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -158,7 +159,7 @@ impl WriteTxn {
     /// As [`ingest`](WriteTxn::ingest), each entry with the moment of its expiry.
     ///
     /// # Errors
-    /// Those of `upsert_expiring`. They undo the transaction.
+    /// Those of `upsert_expiring`. They undo the transaction, or in a nested one these entries.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -203,15 +204,18 @@ impl WriteTxn {
     ) -> Result<u64> {
         let index = self.part_index(keyspace)?;
         if !self.frames.is_empty() {
+            // An error undoes this level, and not those around it.
+            let mut level = self.nested();
             let mut written = 0;
             for (key, value, expires) in entries {
                 let (key, value) = (key.as_ref(), value.as_ref());
                 match expires {
-                    Expires::At(expiry) => self.upsert_expiring(keyspace, key, value, expiry)?,
-                    _ => self.upsert(keyspace, key, value)?,
+                    Expires::At(expiry) => level.upsert_expiring(keyspace, key, value, expiry)?,
+                    _ => level.upsert(keyspace, key, value)?,
                 }
                 written += 1;
             }
+            level.commit();
             return Ok(written);
         }
         let result = self.try_ingest(index, entries);

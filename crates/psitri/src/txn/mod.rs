@@ -12,8 +12,8 @@
 //!
 //! # Failure modes
 //! Any error of an operation leaves the transaction as it was before the operation; it can go on, commit or abort. The
-//! exception is a spill that fails, for want of space say: it undoes the transaction, whose later operations and commit
-//! fail with [`Error::Undone`]. A failed commit undoes the transaction. Dropping it aborts it.
+//! exceptions are a spill that fails, for want of space say: it undoes the transaction, whose later operations and commit
+//! fail with [`Error::Undone`]; and [`WriteTxn::extract`] and [`WriteTxn::retain`] (`extract.rs`). A failed commit undoes the transaction. Dropping it aborts it.
 
 mod commit;
 mod direct;

@@ -78,7 +78,8 @@ impl WriteTxn {
 }
 
 impl NestedTxn<'_> {
-    /// Hands the changes to the transaction around this one.
+    /// Hands the changes to the transaction around this one. If that outgrows the buffer, and there is no room for it on the disk, it is undone, which its
+    /// next operation and its commit say.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -95,6 +96,7 @@ impl NestedTxn<'_> {
     pub fn commit(mut self) {
         self.open = false;
         self.parent.pop_frame();
+        self.parent.look_behind_level();
     }
 
     /// Undoes the changes.

@@ -19,7 +19,8 @@ pub(crate) struct OwnPlace {
 impl WriteTxn {
     /// The value of `key`, with the transaction's own writes. The slice is not a copy.
     ///
-    /// In a keyspace that the transaction was not begun with, this reads what was committed when it began.
+    /// In a keyspace that the transaction was not begun with, this reads what was committed when it began; or when it outgrew the write buffer for the first
+    /// time, or [loaded](WriteTxn::ingest) something, if it did.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

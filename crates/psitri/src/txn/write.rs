@@ -89,7 +89,9 @@ impl WriteTxn {
         if !part.is_plain() || value.len() > VALUE_BUFFERED_BYTES_MAX {
             return self.upsert_specially(index, key, value);
         }
-        part.put_version(&self.db.engine.pool, key, Kind::Value, value)?;
+        if let Err(error) = part.put_version(&self.db.engine.pool, key, Kind::Value, value) {
+            self.put_elsewhere(index, key, Kind::Value, value, error)?;
+        }
         self.wrote((key.len() + value.len()) as u64)
     }
 
@@ -322,8 +324,28 @@ impl WriteTxn {
         self.settle(index)?;
         let part = &mut self.parts[index];
         part.check_no_subtree(key)?;
-        part.put_version(&self.db.engine.pool, key, kind, payload)?;
+        if let Err(error) = part.put_version(&self.db.engine.pool, key, kind, payload) {
+            self.put_elsewhere(index, key, kind, payload, error)?;
+        }
         self.wrote((key.len() + payload.len()) as u64)
+    }
+
+    /// Writes a version that the buffer had no room for. Others may have filled it, or levels that were undone, whose memory is not used again: the
+    /// transaction goes on in a buffer of its own, unless it is inside of a level.
+    #[cold]
+    fn put_elsewhere(
+        &mut self,
+        index: usize,
+        key: &[u8],
+        kind: Kind,
+        payload: &[u8],
+        error: Error,
+    ) -> Result<()> {
+        if !matches!(error, Error::BufferFull { .. }) || !self.frames.is_empty() {
+            return Err(error);
+        }
+        self.spill()?;
+        self.parts[index].put_version(&self.db.engine.pool, key, kind, payload)
     }
 
     /// Writes a large value to the data file, and its place to the buffer.
@@ -332,14 +354,17 @@ impl WriteTxn {
         self.settle(index)?;
         let (pointer, births) = self.place_large(value)?;
         let engine = &self.db.engine;
+        let payload = pointer.encode();
         let part = &mut self.parts[index];
-        if let Err(error) = part.put_version(&engine.pool, key, Kind::Large, &pointer.encode()) {
-            engine.pager.discard(&births);
+        if let Err(error) = part.put_version(&engine.pool, key, Kind::Large, &payload)
+            && let Err(error) = self.put_elsewhere(index, key, Kind::Large, &payload, error)
+        {
+            self.db.engine.pager.discard(&births);
             return Err(error);
         }
         // Before the spill that `wrote` may bring: the value is handed to the tree there.
         self.large_values.push((self.parts[index].slot, pointer));
-        self.wrote((key.len() + pointer.encode().len()) as u64)
+        self.wrote((key.len() + payload.len()) as u64)
     }
 
     /// Writes a value to the data file, where the transaction alone knows of it.
@@ -378,6 +403,14 @@ impl WriteTxn {
             self.db.engine.note_filled(self.state().active());
         }
         Ok(())
+    }
+
+    /// The same where a level ends. If the spill fails, what comes next says why.
+    pub(super) fn look_behind_level(&mut self) {
+        if self.frames.is_empty() && self.undone.is_none() && self.bytes > self.look_at_bytes {
+            // It is remembered.
+            let _ = self.look_at_fill();
+        }
     }
 }
 

@@ -2,10 +2,13 @@
 //! transaction stops nobody else, and who holds that transaction may write batches of its own.
 
 use crate::common::{Random, seed, within_seconds};
-use psitri::{Durability, Error, Options, WriteBatch};
-use std::sync::mpsc;
-use std::time::Duration;
+use psitri::{Durability, Error, KeyspaceOptions, Options, WriteBatch};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::time::{Duration, SystemTime};
 
+const PATIENCE: Duration = Duration::from_secs(60);
 const THREADS: u64 = 8;
 const BATCHES: u64 = 150;
 
@@ -140,4 +143,56 @@ fn a_batch_that_fails_changes_nothing_and_fails_alone() {
             });
         }
     });
+}
+
+/// Whoever writes the batches of others may panic, in the clock that the database was given: the others are written all the same.
+#[test]
+fn a_leader_that_panics_leaves_nobody_waiting() {
+    // The clock waits when it is asked first, and panics when it is asked again.
+    let (asked, is_asked) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let calls = AtomicU32::new(0);
+    let may_go_on = Mutex::new(may_go_on);
+    let clock = move || {
+        match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                asked.send(()).unwrap();
+                let _ = may_go_on.lock().unwrap().recv_timeout(PATIENCE);
+            }
+            1 => panic!("the clock is broken"),
+            _ => {}
+        }
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30)
+    };
+    let db = Options::new().clock(clock).in_memory().unwrap();
+    let expiring = KeyspaceOptions::new().expire_after(Duration::from_secs(60));
+    let keyspace = db.create_keyspace_with("k", expiring).unwrap();
+    let (done, is_done) = mpsc::channel();
+    for number in 0..4u8 {
+        let (db, keyspace, done) = (db.clone(), keyspace.clone(), done.clone());
+        std::thread::spawn(move || {
+            let mut batch = WriteBatch::new();
+            batch.upsert(&keyspace, &[number], b"v");
+            let written = catch_unwind(AssertUnwindSafe(|| db.write(batch)));
+            done.send(written.is_ok_and(|written| written.is_ok()))
+                .unwrap();
+        });
+        if number == 0 {
+            is_asked.recv_timeout(PATIENCE).unwrap();
+        }
+    }
+    // Long enough for the others to queue up behind the first, most of the time.
+    std::thread::sleep(Duration::from_millis(200));
+    go_on.send(()).unwrap();
+    let outcomes: Vec<bool> = (0..4)
+        .map(|_| {
+            is_done
+                .recv_timeout(PATIENCE)
+                .expect("somebody waits forever")
+        })
+        .collect();
+    let written = outcomes.iter().filter(|&&written| written).count();
+    assert!(written >= 3, "{outcomes:?}");
+    let found = db.snapshot().count(&keyspace, ..).unwrap();
+    assert_eq!(found, written as u64);
 }

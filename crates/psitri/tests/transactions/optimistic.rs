@@ -390,3 +390,17 @@ fn random_histories_under_snapshot_isolation_lose_no_update_but_are_not_serializ
     // The checker can find what it looks for.
     assert!(circles > 0);
 }
+
+/// A handle that is refused counts for nothing.
+#[test]
+fn a_visit_of_a_foreign_keyspace_is_no_read() {
+    let (_dir, db, keyspace) = open();
+    let (_other_dir, _other, foreign) = open();
+    let mut txn = db.begin_optimistic(Isolation::Serializable);
+    let visit = |_: &[u8], _: &[u8]| ControlFlow::Continue(());
+    let error = txn.for_each(&foreign, .., visit).unwrap_err();
+    assert!(matches!(error, Error::ForeignKeyspace), "{error:?}");
+    txn.upsert(&keyspace, b"k", b"v").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(db.get(&keyspace, b"k").unwrap().as_deref(), Some(&b"v"[..]));
+}

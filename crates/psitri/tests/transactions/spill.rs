@@ -1,7 +1,7 @@
 //! Story: a transaction of a million operations outgrows the write buffer. It stays atomic, its memory stays bounded, an abort
 //! leaves nothing behind, it can be nested, and when the disk is full it is undone with a clear error.
 
-use psitri::{Database, Error, Options, ReadMode, storage::sim::SimStorage};
+use psitri::{Database, Error, Keyspace, Options, ReadMode, WriteTxn, storage::sim::SimStorage};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -319,4 +319,103 @@ fn a_range_for_which_there_is_no_room_is_not_deleted_in_part() {
     nested.commit();
     txn.commit().unwrap();
     assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), 500);
+}
+
+/// Fills the address space of the buffers, and takes back what it wrote. The memory is not used again until a merge.
+fn fill_in_a_level(txn: &mut WriteTxn, keyspace: &Keyspace) {
+    let mut nested = txn.nested();
+    for bytes in [16_000, 1_000, 0] {
+        let value = vec![1; bytes];
+        let mut number = 0u32;
+        while let Ok(()) = nested.upsert(keyspace, &number.to_be_bytes(), &value) {
+            number += 1;
+        }
+        assert!(number < 10_000, "160 MB fit into 64");
+    }
+    nested.abort();
+}
+
+#[test]
+fn a_transaction_goes_on_where_the_buffer_is_full() {
+    let db = Options::new().buffer_bytes(256 << 10).in_memory().unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| db.create_keyspace(name).unwrap());
+    // It has written nothing when another one fills the buffer that both are in.
+    let mut bystander = db.begin(&[&c]).unwrap();
+    let mut txn = db.begin(&[&a, &b]).unwrap();
+    txn.upsert(&a, b"before", b"1").unwrap();
+    fill_in_a_level(&mut txn, &a);
+    txn.upsert(&b, b"after", &[2; 16_000]).unwrap();
+    txn.upsert(&a, b"large", &[3; 100_000]).unwrap();
+    bystander.upsert(&c, b"large", &[4; 100_000]).unwrap();
+    bystander.upsert(&c, b"small", b"5").unwrap();
+    bystander.commit().unwrap();
+    fill_in_a_level(&mut txn, &b);
+    txn.upsert(&a, b"last", b"6").unwrap();
+    txn.commit().unwrap();
+    let snapshot = db.snapshot();
+    assert_eq!(snapshot.count(&a, ..).unwrap(), 3);
+    assert_eq!(snapshot.get(&b, b"after").unwrap(), Some(&[2; 16_000][..]));
+    assert_eq!(snapshot.get(&a, b"large").unwrap(), Some(&[3; 100_000][..]));
+    assert_eq!(snapshot.get(&c, b"large").unwrap(), Some(&[4; 100_000][..]));
+    assert_eq!(snapshot.count(&c, ..).unwrap(), 2);
+    assert_eq!(snapshot.get(&a, b"last").unwrap(), Some(&b"6"[..]));
+    drop(snapshot);
+    let report = db.verify().unwrap();
+    assert!(report.errors.is_empty(), "{:?}", report.errors);
+}
+
+/// As many levels as their sum has no room for.
+#[test]
+fn a_transaction_of_many_levels_spills_between_them() {
+    const LEVELS: u32 = 6_000;
+    let db = Options::new().buffer_bytes(256 << 10).in_memory().unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    for number in 0..LEVELS {
+        let mut nested = txn.nested();
+        nested
+            .upsert(&keyspace, &number.to_be_bytes(), &[number as u8; 16_000])
+            .unwrap();
+        nested.commit();
+    }
+    txn.commit().unwrap();
+    assert_eq!(
+        db.snapshot().count(&keyspace, ..).unwrap(),
+        u64::from(LEVELS)
+    );
+}
+
+#[test]
+fn what_fails_half_way_inside_of_a_level_leaves_it_as_it_was() {
+    let db = Options::new().buffer_bytes(256 << 10).in_memory().unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    for number in 0..500u32 {
+        let outer = [b"outer", &number.to_be_bytes()[..]].concat();
+        txn.upsert(&keyspace, &outer, &[1; 100]).unwrap();
+    }
+    let mut nested = txn.nested();
+    let too_long = vec![b'k'; psitri::KEY_BYTES_MAX + 1];
+    let entries = [(&b"inner"[..], b"1"), (&too_long, b"2")];
+    let error = nested.ingest(&keyspace, entries).unwrap_err();
+    assert!(matches!(error, Error::KeyTooLong { .. }), "{error:?}");
+    assert_eq!(nested.count(&keyspace, ..).unwrap(), 500);
+    let mut inner = 0u32;
+    for bytes in [4_000, 100, 0] {
+        let value = vec![2; bytes];
+        while let Ok(()) = nested.upsert(&keyspace, &inner.to_be_bytes(), &value) {
+            inner += 1;
+        }
+    }
+    let all = u64::from(inner) + 500;
+    let error = nested.extract(&keyspace, .., |_, _| true).unwrap_err();
+    assert!(matches!(error, Error::BufferFull { .. }), "{error:?}");
+    assert_eq!(nested.count(&keyspace, ..).unwrap(), all);
+    let error = nested.retain(&keyspace, .., |_, _| false).unwrap_err();
+    assert!(matches!(error, Error::BufferFull { .. }), "{error:?}");
+    assert_eq!(nested.count(&keyspace, ..).unwrap(), all);
+    nested.abort();
+    assert_eq!(txn.retain(&keyspace, .., |_, _| false).unwrap(), 500);
+    txn.commit().unwrap();
+    assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), 0);
 }
