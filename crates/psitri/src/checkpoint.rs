@@ -364,7 +364,9 @@ impl Engine {
         // The first flush is then one of a new file, and not of all that the segment in use has seen. Without space for another segment, the
         // log stays in the one that it is in.
         if let Some(log) = &self.log
-            && let Ok(Some(segment)) = log.make_small_segment()
+            && let Ok(Some(segment)) = log
+                .make_small_segment()
+                .map_err(|error| self.log_failed(error))
             && let Some(log) = &mut self.commits.lock().log
         {
             log.go_on_in(segment);

@@ -43,7 +43,9 @@ impl Engine {
                 let for_flushes = !nobody_waits || log.was_waited_for();
                 if busy && !log.is_at_leisure(for_flushes) && log.needs_spare() {
                     // Without space for a spare the appender tries itself, and reports the error to its caller.
-                    let _ = log.prepare_spare(for_flushes);
+                    let _ = log
+                        .prepare_spare(for_flushes)
+                        .map_err(|error| self.log_failed(error));
                 }
                 let active = Arc::clone(self.states.current().active());
                 active.populate_ahead(self.options.buffer_bytes as u64);

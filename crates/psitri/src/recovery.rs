@@ -295,6 +295,8 @@ struct Recovery {
     buffer_bytes: u64,
     reserve_bytes: usize,
     table: Vec<Option<KeyspaceState>>,
+    /// All slots before this one are taken.
+    slots_taken: usize,
     by_id: HashMap<u32, u32, foldhash::fast::RandomState>,
     /// Of the operation before.
     target: Option<Target>,
@@ -332,6 +334,7 @@ impl Recovery {
             buffer_bytes: options.buffer_bytes as u64,
             reserve_bytes: pool.reserve_bytes(),
             table: Vec::new(),
+            slots_taken: 0,
             by_id: HashMap::default(),
             target: None,
             generations: vec![Arc::new(Generation::new(1, &pool)?)],
@@ -373,11 +376,12 @@ impl Recovery {
     fn add_keyspace(&mut self, entry: CatalogEntry) -> Result<()> {
         // A keyspace must not see what a dropped one left in the buffer of its slot.
         let newest = &self.generations[0];
-        let slot = self
-            .table
-            .iter()
-            .enumerate()
-            .position(|(slot, taken)| taken.is_none() && newest.buffer(slot as u32).is_none())
+        let is_taken = |slot: &usize| self.table.get(*slot).is_some_and(Option::is_some);
+        while is_taken(&self.slots_taken) {
+            self.slots_taken += 1;
+        }
+        let slot = (self.slots_taken..self.table.len())
+            .find(|slot| !is_taken(slot) && newest.buffer(*slot as u32).is_none())
             .unwrap_or(self.table.len());
         if slot >= KEYSPACES_MAX && self.table.iter().any(Option::is_none) && !newest.is_empty() {
             self.begin_generation(0)?;

@@ -350,9 +350,7 @@ fn restore_watched<P: AsRef<Path>>(
     check_free(path)?;
     let mut watch = Watch::new("restore", report, ProgressUnit::Entries);
     watch.expect(chain.entries_stored());
-    let mut staging = path.as_os_str().to_owned();
-    staging.push(STAGING_SUFFIX);
-    let staging = PathBuf::from(staging);
+    let staging = beside(path, STAGING_SUFFIX);
     let target = create_target(&staging)?;
     let mut made = HashMap::new();
     for (place, options) in chain.keyspaces() {
@@ -390,6 +388,13 @@ pub(crate) fn move_to(from: &Path, to: &Path) -> Result<()> {
         .and_then(|()| fs::File::open(parent.unwrap_or(Path::new("."))))
         .and_then(|parent| parent.sync_all());
     result.map_err(|error| StorageError::io("rename", &to.display().to_string(), error).into())
+}
+
+/// A path with a suffix behind its name. A slash at its end does not count: behind that the suffix would be a name inside.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.components().collect::<PathBuf>().into_os_string();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// An error unless a directory is empty, or does not exist.

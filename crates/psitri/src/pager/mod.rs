@@ -460,12 +460,24 @@ impl Pager {
     /// Extends the file by at least `want` pages, with blocks, so that a later page write cannot run out of space.
     fn grow(&self, space: &mut Space, want: u64) -> Result<()> {
         let old = space.map.page_end();
-        let mut new = old + want.max((old / GROWTH_SHARE).clamp(16, 16384));
-        if new >= LARGE_FILE_PAGES {
-            new = new.next_multiple_of(BLOCK_PAGES as u64);
-        }
-        let (start, len) = (old * PAGE_BYTES as u64, (new - old) * PAGE_BYTES as u64);
-        self.file.allocate(start, len)?;
+        let start = old * PAGE_BYTES as u64;
+        let mut more = (old / GROWTH_SHARE).clamp(16, 16384);
+        let new = loop {
+            let mut new = old + want.max(more);
+            if new >= LARGE_FILE_PAGES {
+                new = new.next_multiple_of(BLOCK_PAGES as u64);
+            }
+            match self.file.allocate(start, new * PAGE_BYTES as u64 - start) {
+                Ok(()) => break new,
+                // What is left of the disk may do for less.
+                Err(error) if error.is_out_of_space() && more > want => more /= 2,
+                Err(error) => {
+                    // The system may have given a part of it.
+                    let _ = self.file.set_len(start);
+                    return Err(error.into());
+                }
+            }
+        };
         let needed = new * PAGE_BYTES as u64;
         if needed > self.mapped_bytes.load(Ordering::Relaxed) {
             let map = self.file.map_read(needed * 2)?;

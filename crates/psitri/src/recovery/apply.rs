@@ -332,6 +332,7 @@ impl Recovery {
         let keyspace = self.table[slot as usize]
             .take()
             .expect("ids name slots that are taken");
+        self.slots_taken = self.slots_taken.min(slot as usize);
         let mut sink = crate::pager::Sink::new(pager, self.tree_version + 1);
         crate::tree::kill_tree(&mut sink, keyspace.root.node)?;
         let mut changes = sink.finish()?;

@@ -37,12 +37,12 @@ mod walk;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use crate::{
     Database, Keyspace, KeyspaceOptions, Result,
-    backup::{check_free, create_target, ingest, move_to},
+    backup::{beside, check_free, create_target, ingest, move_to},
     catalog::CatalogEntry,
     error::Error,
     keyspace::{KEYSPACE_NAME_BYTES_MAX, Place},
@@ -195,9 +195,7 @@ pub fn salvage(
         return Err(not_found());
     }
     check_free(target)?;
-    let mut staging = target.as_os_str().to_owned();
-    staging.push(STAGING_SUFFIX);
-    let staging = PathBuf::from(staging);
+    let staging = beside(target, STAGING_SUFFIX);
     let database = create_target(&staging)?;
     let mut job = Job {
         file: &file,

@@ -90,6 +90,8 @@ struct Prepared {
     keyspaces: KeyspaceChanges,
     /// Trees given up, and counts of references as they were before.
     changes: Changes,
+    /// The time of a snapshot that is saved. Read before anything is changed: the clock may be the user's, and panic.
+    saved_ms: u64,
 }
 
 /// Saved snapshots that came and went with a commit.
@@ -198,6 +200,10 @@ impl WriteTxn {
         ops: &mut OpsBuilder,
     ) -> Result<Option<Prepared>> {
         let engine = &self.db.engine;
+        let saved_ms = match structure.save {
+            Some(_) => engine.options.clock.now(),
+            None => 0,
+        };
         check_names(engine, structure)?;
         let (slots, active) = engine.free_slots(tree, structure.create.len())?;
         if let Some(name) = &structure.save {
@@ -252,6 +258,7 @@ impl WriteTxn {
             active,
             keyspaces,
             changes,
+            saved_ms,
         }))
     }
 
@@ -319,7 +326,7 @@ impl WriteTxn {
         let engine = Arc::clone(&self.db.engine);
         let updates = self.changed_roots(prepared.active, csn);
         let catalog_csn = std::mem::replace(&mut tree.catalog_csn, csn);
-        let saved = self.change_saved(structure, tree, csn, &mut prepared.changes);
+        let saved = self.change_saved(structure, tree, csn, prepared);
         let private = self.private.as_mut().expect("the transaction is direct");
         let mut changes = std::mem::take(&mut private.changes);
         changes.append(std::mem::take(&mut prepared.changes));
@@ -340,16 +347,16 @@ impl WriteTxn {
         published
     }
 
-    /// Enters and removes saved snapshots. References of the one that comes are counted in `changes` (2).
+    /// Enters and removes saved snapshots. References of the one that comes are counted in the changes (2).
     fn change_saved(
         &self,
         structure: &Structure,
         tree: &mut TreeState,
         csn: u64,
-        changes: &mut Changes,
+        prepared: &mut Prepared,
     ) -> SavedChanges {
         let came = structure.save.as_ref().map(|name| {
-            let saved = self.save(name, tree.saved_next, csn, changes);
+            let saved = self.save(name, tree.saved_next, csn, prepared);
             tree.saved_next += 1;
             tree.saved_changed.push((Arc::clone(&saved), true));
             tree.saved.insert(name.clone(), Arc::clone(&saved));
@@ -388,11 +395,12 @@ impl WriteTxn {
     }
 
     /// Everything as of this transaction, under a name.
-    fn save(&self, name: &str, id: u32, csn: u64, changes: &mut Changes) -> Arc<SavedSnapshot> {
+    fn save(&self, name: &str, id: u32, csn: u64, prepared: &mut Prepared) -> Arc<SavedSnapshot> {
         let state = self.state();
         let mut keyspaces = std::collections::BTreeMap::new();
         for part in &self.parts {
-            (self.db.engine.pager.shares).refer(part.root, &mut changes.shares_before);
+            let shares_before = &mut prepared.changes.shares_before;
+            self.db.engine.pager.shares.refer(part.root, shares_before);
             let aliases = state.keyspace(part.slot, part.id);
             let saved = SavedKeyspace {
                 root: part.root,
@@ -402,8 +410,8 @@ impl WriteTxn {
             };
             keyspaces.insert(part.id, saved);
         }
-        let now = self.db.engine.options.clock.now();
-        Arc::new(SavedSnapshot::new(id, name, csn, now, keyspaces))
+        let saved_ms = prepared.saved_ms;
+        Arc::new(SavedSnapshot::new(id, name, csn, saved_ms, keyspaces))
     }
 }
 

@@ -71,6 +71,14 @@ impl Candidate {
         let mut page = vec![0; file_bytes.min(DATA_OFFSET) as usize];
         file.read_at(&mut page, 0)?;
         let Some(header) = SegmentHeader::decode(&page, name)? else {
+            // Marks are made behind a header, and wiped before another one.
+            if SegmentHeader::has_marks(&page) {
+                return Err(WalError::Corrupted {
+                    file: name.to_owned(),
+                    offset: 0,
+                    what: "the header of a segment that was flushed is not valid",
+                });
+            }
             return Ok(None);
         };
         let candidate = Candidate {

@@ -27,6 +27,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"PSITRIWL");
 const HEADER_BYTES: usize = 64;
 /// The marks have a sector of their own.
 const MARK_OFFSET: u64 = 512;
+/// In the header.
+const NONCE_OFFSET: usize = 32;
 const MARK_BYTES: usize = 16;
 const MARK_SLOTS: u64 = 2;
 const FILE_NAME_PREFIX: &str = "log-";
@@ -132,7 +134,7 @@ impl SegmentHeader {
         let header = SegmentHeader {
             sequence: u64_at(16),
             start_lsn: u64_at(24),
-            nonce: u64_at(32),
+            nonce: u64_at(NONCE_OFFSET),
             durable_lsn: u64_at(40),
             file_bytes: u64_at(48),
         };
@@ -148,16 +150,26 @@ impl SegmentHeader {
 
     /// The highest LSN that this header page proves durable.
     pub fn proven_lsn(&self, page: &[u8]) -> u64 {
-        let marks = (0..MARK_SLOTS).filter_map(|slot| {
-            let at = (MARK_OFFSET + slot * MARK_BYTES as u64) as usize;
-            let mark = page.get(at..at + MARK_BYTES)?;
-            let (lsn, check) = mark.split_at(8);
-            let lsn = u64::from_le_bytes(lsn.try_into().ok()?);
-            let check = u64::from_le_bytes(check.try_into().ok()?);
-            (check == mark_check(self.nonce, lsn)).then_some(lsn)
-        });
-        marks.fold(self.durable_lsn, u64::max)
+        marks(page, self.nonce).fold(self.durable_lsn, u64::max)
     }
+
+    /// Whether a header page whose header is not valid has marks that were made when it was, as far as its nonce tells.
+    pub fn has_marks(page: &[u8]) -> bool {
+        let nonce = page.get(NONCE_OFFSET..).and_then(<[u8]>::first_chunk);
+        nonce.is_some_and(|nonce| marks(page, u64::from_le_bytes(*nonce)).next().is_some())
+    }
+}
+
+/// The marks of a header page that are valid with a nonce.
+fn marks(page: &[u8], nonce: u64) -> impl Iterator<Item = u64> {
+    (0..MARK_SLOTS).filter_map(move |slot| {
+        let at = (MARK_OFFSET + slot * MARK_BYTES as u64) as usize;
+        let mark = page.get(at..at + MARK_BYTES)?;
+        let (lsn, check) = mark.split_at(8);
+        let lsn = u64::from_le_bytes(lsn.try_into().ok()?);
+        let check = u64::from_le_bytes(check.try_into().ok()?);
+        (check == mark_check(nonce, lsn)).then_some(lsn)
+    })
 }
 
 fn header_checksum(bytes: &[u8; HEADER_BYTES]) -> u32 {
@@ -188,7 +200,7 @@ pub(super) enum Fill {
     Cached,
     /// It is written once, so that later flushes happen in place; the first one, and that of the name, are the caller's.
     Written,
-    /// The same, all of it flushed, and the name: later flushes change no metadata.
+    /// The same, all of it flushed, and by the caller the name: later flushes change no metadata.
     Durable,
 }
 
@@ -202,12 +214,12 @@ impl SegmentFile {
     ) -> Result<SegmentFile, StorageError> {
         let name = file_name(id);
         let file = storage.open(&name, OpenMode::Create)?;
-        let made = Self::fill(storage, &*file, bytes, fill).and_then(|()| file.map_write(0, bytes));
+        let made = Self::fill(&*file, bytes, fill).and_then(|()| file.map_write(0, bytes));
         match made {
             Ok(map) => Ok(SegmentFile {
                 file,
                 map,
-                name_durable: AtomicBool::new(fill == Fill::Durable),
+                name_durable: AtomicBool::new(false),
                 populated: AtomicBool::new(false),
             }),
             Err(error) => {
@@ -218,12 +230,7 @@ impl SegmentFile {
         }
     }
 
-    fn fill(
-        storage: &dyn Storage,
-        file: &dyn StorageFile,
-        bytes: u64,
-        fill: Fill,
-    ) -> Result<(), StorageError> {
+    fn fill(file: &dyn StorageFile, bytes: u64, fill: Fill) -> Result<(), StorageError> {
         file.allocate(0, bytes)?;
         let chunk = match fill {
             // The first store to a mapped page that was not written yet has the system read what lies around it.
@@ -242,9 +249,6 @@ impl SegmentFile {
                 file.sync_data()?;
                 flushed = at;
             }
-        }
-        if fill == Fill::Durable {
-            storage.sync_dir()?;
         }
         Ok(())
     }

@@ -298,7 +298,7 @@ impl WalShared {
             (false, true) => Fill::Cached,
             (false, false) => Fill::FirstPage,
         };
-        let spare = SegmentFile::create(&*self.storage, id, self.options.segment_bytes, fill)?;
+        let spare = self.create_segment(id, self.options.segment_bytes, fill)?;
         if self.options.populate {
             self.populate(&spare)?;
         }
@@ -359,8 +359,21 @@ impl WalShared {
         } else {
             Fill::FirstPage
         };
-        let file = SegmentFile::create(&*self.storage, id, bytes, fill)?;
+        let file = self.create_segment(id, bytes, fill)?;
         Ok(Some(SmallSegment(Arc::new(file))))
+    }
+
+    /// A new file. Its name is durable as well where it is to be: if that fails, what the directory holds is as unknown as after a flush that fails.
+    fn create_segment(&self, id: u32, bytes: u64, fill: Fill) -> Result<SegmentFile, WalError> {
+        let file = SegmentFile::create(&*self.storage, id, bytes, fill)?;
+        if fill == Fill::Durable {
+            if let Err(error) = self.storage.sync_dir() {
+                let _ = self.storage.remove(file.file.name());
+                return Err(self.set_poison(error));
+            }
+            file.name_durable.store(true, Ordering::Release);
+        }
+        Ok(file)
     }
 
     /// Gives space of the current segment back: that of records below `lsn`, which a durable checkpoint covers, and what has no records yet.
@@ -474,12 +487,26 @@ impl WalShared {
             ) {
                 Ok(file) => files.push(Arc::new(file)),
                 Err(error) => {
-                    self.table.lock().spares.append(&mut files);
+                    self.put_back(files);
                     return Err(error.into());
                 }
             }
         }
         Ok(files)
+    }
+
+    /// Keeps files that were not needed, as spares: as many as there are to be, and for the others somebody else has use of their space.
+    fn put_back(&self, mut files: Vec<Arc<SegmentFile>>) {
+        let excess = {
+            let mut table = self.table.lock();
+            table.spares.append(&mut files);
+            let kept = table.spares.len().min(self.options.spares_max);
+            table.spares.split_off(kept)
+        };
+        for file in excess {
+            // One that stays is removed at the next opening.
+            let _ = self.storage.remove(file.file.name());
+        }
     }
 
     /// The next segment of the chain, which begins at `start_lsn`, inside of the record that begins at `whole_lsn`; it becomes the

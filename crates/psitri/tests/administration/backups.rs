@@ -310,3 +310,26 @@ fn names_are_those_of_the_moment() {
         assert_eq!(who, [b"a", b"b"], "round {round}");
     }
 }
+
+/// As shells complete the name of an empty directory.
+#[test]
+fn a_slash_behind_the_name_of_the_target_does_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir.path().join("db"));
+    let keyspace = db.keyspace("k").unwrap();
+    let mut txn = db.begin(&[&keyspace]).unwrap();
+    txn.upsert(&keyspace, b"a", b"1").unwrap();
+    txn.commit().unwrap();
+    let backup = dir.path().join("backup");
+    db.backup(&backup).unwrap();
+    for (name, exists) in [("again/", true), ("new/", false)] {
+        let target = dir.path().join(name);
+        if exists {
+            std::fs::create_dir(&target).unwrap();
+        }
+        assert_eq!(
+            restored(std::slice::from_ref(&backup), &target),
+            content(&db)
+        );
+    }
+}

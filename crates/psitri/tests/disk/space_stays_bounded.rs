@@ -1,7 +1,8 @@
 //! Story: values are overwritten, keys removed and keyspaces dropped, all in random order and as fast as it goes. At no time is the data
 //! file much larger than what can be reached in it, and nobody calls for a checkpoint.
 use crate::common::{Random, seed};
-use psitri::{Database, Keyspace, Options};
+use psitri::{Database, Keyspace, Options, storage::sim::SimStorage};
+use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 const ITEMS: u64 = 300_000;
@@ -217,4 +218,45 @@ fn while_large_values_are_overwritten() {
         db.get(&keyspace, &2u32.to_be_bytes()).unwrap(),
         Some(vec![299u32 as u8; MIB as usize])
     );
+}
+
+/// A file grows by a share of itself. Where the disk has less than that, it grows by what it needs.
+#[test]
+fn the_last_of_a_disk_is_used() {
+    const VALUE_BYTES: usize = 60_000;
+    let disk = SimStorage::new(3);
+    let options = Options::new()
+        .buffer_bytes(256 << 10)
+        .wal_segment_bytes(64 << 10);
+    let db = Database::open_on(Arc::new(disk.clone()), options).unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let value = vec![7; VALUE_BYTES];
+    let put = |number: u32| {
+        let mut txn = db.begin(&[&keyspace])?;
+        txn.upsert(&keyspace, &number.to_be_bytes(), &value)?;
+        txn.commit()
+    };
+    let mut number = 0;
+    while number < 3_000 {
+        put(number).unwrap();
+        number += 1;
+    }
+    db.checkpoint().unwrap();
+    // Less than the share of 180 MB.
+    let capacity = disk.allocated_bytes() + (3 << 20);
+    disk.set_capacity_bytes(Some(capacity));
+    let error = loop {
+        match put(number) {
+            Ok(()) => number += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(error.is_out_of_space(), "{error}");
+    let left = capacity - disk.allocated_bytes();
+    assert!(left < 5 << 19, "{left} bytes were left");
+    disk.set_capacity_bytes(None);
+    put(number).unwrap();
+    db.checkpoint().unwrap();
+    let count = db.snapshot().count(&keyspace, ..).unwrap();
+    assert_eq!(count, u64::from(number) + 1);
 }

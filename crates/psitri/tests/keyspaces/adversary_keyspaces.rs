@@ -1,6 +1,13 @@
 //! Keyspaces that come and go: their places are used again, while the database is open and when it is recovered.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
 
 use psitri::{Database, Options, storage::sim::SimStorage};
 
@@ -68,4 +75,41 @@ fn a_new_keyspace_is_empty_whatever_was_in_its_place() {
     db.checkpoint().unwrap();
     assert_eq!(db.verify().unwrap().errors, Vec::<String>::new());
     assert_eq!(db.snapshot().count(&ks, ..).unwrap(), 1);
+}
+
+/// The clock that a database was given panics while a snapshot is saved: nothing was begun, and no number of a commit is missing.
+#[test]
+fn a_clock_that_panics_leaves_no_hole_in_the_log() {
+    let disk = SimStorage::new(5);
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let clock = {
+        let is_broken = Arc::clone(&is_broken);
+        move || {
+            assert!(!is_broken.load(Ordering::SeqCst), "the clock is broken");
+            SystemTime::UNIX_EPOCH
+        }
+    };
+    let options = Options::new().clock(clock);
+    let db = Database::open_on(Arc::new(disk.clone()), options).unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    let put = |key: &[u8]| {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, key, b"v").unwrap();
+        txn.commit().unwrap();
+    };
+    put(b"before");
+    is_broken.store(true, Ordering::SeqCst);
+    let saved = catch_unwind(AssertUnwindSafe(|| db.save_snapshot("s")));
+    assert!(saved.is_err(), "the clock was not asked");
+    is_broken.store(false, Ordering::SeqCst);
+    put(b"after");
+    let killed = disk.process_crash(1);
+    let again = Database::open_on(Arc::new(killed), Options::new()).unwrap();
+    let keyspace = again.open_keyspace("k").unwrap();
+    assert!(again.get(&keyspace, b"after").unwrap().is_some());
+    assert_eq!(again.saved_snapshots().len(), 0);
+    let report = again.verify().unwrap();
+    assert!(report.errors.is_empty(), "{:?}", report.errors);
+    // It is saved once the clock goes again.
+    db.save_snapshot("s").unwrap();
 }

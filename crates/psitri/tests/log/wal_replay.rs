@@ -184,6 +184,37 @@ fn a_flush_proves_what_came_before_it() {
     );
 }
 
+/// The header of the last segment: without it nothing says that there is more of the log, but the marks that flushes left behind it.
+#[test]
+fn a_header_that_is_damaged_behind_a_flush_is_reported() {
+    const NONCE: std::ops::Range<usize> = 32..40;
+    for flushes in [false, true] {
+        let storage = memory();
+        let mut wal = Wal::create(storage.clone(), options()).unwrap();
+        wal.append(1, 1, &payload(1, 100)).unwrap();
+        if flushes {
+            wal.shared().wait_durable(wal.end_lsn()).unwrap();
+        }
+        drop(wal);
+        let header = bytes_of(&*storage, "log-00000000", 0, 64);
+        for byte in (0..64).filter(|byte| !NONCE.contains(byte)) {
+            let mut damaged = header.clone();
+            damaged[byte] ^= 4;
+            overwrite(&*storage, "log-00000000", 0, &damaged);
+            match read(&*storage, 0, 0) {
+                Ok((seen, _)) => assert!(!flushes && seen.is_empty(), "byte {byte}"),
+                Err(WalError::UnsupportedVersion { .. }) => assert!((8..12).contains(&byte)),
+                Err(WalError::Corrupted { file, offset, .. }) => {
+                    assert_eq!((file.as_str(), offset, flushes), ("log-00000000", 0, true));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        overwrite(&*storage, "log-00000000", 0, &header);
+        assert_eq!(read(&*storage, 0, 0).unwrap().0.len(), 1);
+    }
+}
+
 #[test]
 fn damage_in_a_full_flushed_segment_is_reported_and_a_missing_one_too() {
     let storage = memory();
