@@ -9,6 +9,8 @@ use psitri_bench::engines::psitri::{Psitri, PsitriDirect};
 
 pub mod engines;
 pub mod flusher;
+#[cfg(any(feature = "lmdb", feature = "mdbx"))]
+pub mod reader_pool;
 
 psitri_bench::engines! {
     /// PsiTri and every engine that this program was built with.

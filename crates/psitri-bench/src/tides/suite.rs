@@ -5,16 +5,47 @@
 //! to flush and merge would end in its first buffer. What the script calls random is the pattern `random32`: the published runs are older
 //! than the one in which keys collide.
 //!
-//! Three runs are added: puts and gets in an order that is random, and puts of values that can be compressed, with compression.
+//! Six runs are added: puts and gets in an order that is random, puts of values that can be compressed, with compression, and gets, seeks and ranges
+//! with a cache for everything. The tool's own cache holds a twentieth, which binds the engines that keep blocks of their own, and not those that read
+//! where the system has mapped the file.
 
 /// Of the cache and of the write buffer, with as many operations as published.
 const CACHE_MIB: u64 = 64;
+
+/// Of a cache that has room for everything, with as many operations as published; and for the smallest scales.
+const CACHED_MIB: (u64, u64) = (2048, 32);
+const CACHED: [&str; 3] = [
+    "read_random_10M_t8",
+    "seek_random_5M_t8",
+    "range_random_100_1M_t8",
+];
 
 const COMPRESSED: &str = "write_random_compressed_10M_t8_b1000";
 
 /// Name and arguments of each run. `scale` shrinks the number of operations, the cache and the write buffer: 0.01 makes ten million a
 /// hundred thousand. Neither cache nor buffer is smaller than a mebibyte.
 pub fn cases(scale: f64) -> Vec<(String, Vec<String>)> {
+    let mut cases = cases_of_the_tool(scale);
+    let (all, least) = CACHED_MIB;
+    let cached_mib = ((all as f64 * scale) as u64).max(least);
+    for name in CACHED {
+        let found = cases.iter().find(|(other, _)| other == name);
+        let (_, arguments) = found.expect("it was just added").clone();
+        let name = format!("{name}_cached");
+        let arguments = arguments
+            .into_iter()
+            .map(|argument| match argument.split('=').next() {
+                Some("--test-name") => format!("--test-name={name}"),
+                Some("--cache-mib") => format!("--cache-mib={cached_mib}"),
+                _ => argument,
+            });
+        let arguments = arguments.collect();
+        cases.push((name, arguments));
+    }
+    cases
+}
+
+fn cases_of_the_tool(scale: f64) -> Vec<(String, Vec<String>)> {
     let cache_mib = ((CACHE_MIB as f64 * scale) as u64).max(1);
     let mut cases = Vec::new();
     let mut add =
@@ -169,7 +200,7 @@ mod tests {
     fn every_case_is_a_valid_command_with_a_name_of_its_own() {
         let cases = cases(0.001);
         let names: HashSet<_> = cases.iter().map(|(name, _)| name).collect();
-        assert_eq!((cases.len(), names.len()), (26, 26));
+        assert_eq!((cases.len(), names.len()), (29, 29));
         for (name, arguments) in &cases {
             let all = std::iter::once("test".to_owned()).chain(arguments.iter().cloned());
             let config = Command::try_parse_from(all)
@@ -183,11 +214,20 @@ mod tests {
     #[test]
     fn caches_shrink_with_the_operations() {
         for (scale, mib) in [(1.0, 64), (0.1, 6), (0.001, 1)] {
-            for (name, arguments) in cases(scale) {
+            for (name, arguments) in cases_of_the_tool(scale) {
                 for option in ["cache", "write-buffer"] {
                     let expected = format!("--{option}-mib={mib}");
                     assert!(arguments.contains(&expected), "{name}: {expected}");
                 }
+            }
+            let cached = cases(scale).split_off(cases_of_the_tool(scale).len());
+            assert_eq!(cached.len(), CACHED.len());
+            for (name, arguments) in cached {
+                assert!(name.ends_with("_cached"), "{name}");
+                let is_cache = |argument: &&String| argument.starts_with("--cache-mib=");
+                let caches: Vec<_> = arguments.iter().filter(is_cache).collect();
+                let expected = format!("--cache-mib={}", ((2048.0 * scale) as u64).max(32));
+                assert_eq!(caches, [&expected]);
             }
         }
     }

@@ -24,11 +24,13 @@
 //! Bulk load sorts the entries and adds them with APPEND. Compaction copies what is reachable to another file, which then takes the place
 //! of the first.
 //!
-//! One writer at a time; a snapshot is a reader of a pool, renewed and reset, which keeps its slot. Keys can have up to 2,022 bytes.
+//! One writer at a time; a snapshot is a reader of this thread's pool, renewed and reset, which keeps its slot, of which there are at least
+//! 512. To retain or extract is one transaction with a cursor that deletes what it is on. Keys can have up to 2,022 bytes.
 //! Failures: those of libmdbx, with its messages.
 mod raw;
 
 use crate::flusher::{Flusher, INTERVAL};
+use crate::reader_pool::ReaderPool;
 use anyhow::{Context, Result};
 use mdbx_sys as ffi;
 use psitri_bench::engine::{
@@ -37,8 +39,9 @@ use psitri_bench::engine::{
 };
 use raw::{Entries, Environment, Geometry, ReadTransaction, WriteTransaction};
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const FILE_NAME: &str = "data.mdbx";
 /// libmdbx names it so.
@@ -48,6 +51,8 @@ const LOWER_BYTES: u64 = 1 << 20;
 const UPPER_BYTES_MIN: u64 = 64 << 30;
 const GROWTH_STEP_BYTES: u64 = 128 << 20;
 const SYNC_BYTES: u64 = 64 << 20;
+/// Threads do not share the readers of their pools, and libmdbx has only about 120 slots by default.
+const READERS_MAX: u64 = 512;
 
 /// UTTERLY_NOSYNC in `none`.
 pub type Mdbx = MdbxIn<false>;
@@ -56,7 +61,7 @@ pub type MdbxSafe = MdbxIn<true>;
 
 pub struct MdbxIn<const SAFE: bool> {
     // Readers and the thread end before the environment.
-    readers: Mutex<Vec<ReadTransaction>>,
+    readers: ReaderPool<ReadTransaction>,
     flusher: Option<Flusher>,
     /// Absent after a compaction that could not open the file again.
     environment: Option<Arc<Environment>>,
@@ -101,6 +106,7 @@ impl<const SAFE: bool> MdbxIn<SAFE> {
             &path.join(FILE_NAME),
             flags(settings.sync_mode, SAFE),
             geometry,
+            READERS_MAX,
             creates,
         )?;
         if settings.sync_mode == SyncMode::Async || SAFE && settings.sync_mode == SyncMode::None {
@@ -114,7 +120,7 @@ impl<const SAFE: bool> MdbxIn<SAFE> {
             })
             .transpose()?;
         Ok(Self {
-            readers: Mutex::new(Vec::new()),
+            readers: ReaderPool::new(),
             flusher,
             environment: Some(environment),
             path: path.to_owned(),
@@ -131,7 +137,7 @@ impl<const SAFE: bool> MdbxIn<SAFE> {
 
     /// Ends readers, thread and environment, in this order.
     fn shut(&mut self) -> Result<()> {
-        self.readers().clear();
+        self.readers.clear();
         // Ended before the environment is taken apart, whatever the outcome of its flushes.
         let flushed = self.flusher.take().map_or(Ok(()), Flusher::finish);
         if let Some(environment) = self.environment.take() {
@@ -153,8 +159,15 @@ impl<const SAFE: bool> MdbxIn<SAFE> {
         Ok(())
     }
 
-    fn readers(&self) -> MutexGuard<'_, Vec<ReadTransaction>> {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remove_where(
+        &self,
+        range: Option<Range<&[u8]>>,
+        is_unwanted: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64> {
+        let mut transaction = self.environment()?.begin_write()?;
+        let removed = transaction.remove_where(range, is_unwanted)?;
+        transaction.commit()?;
+        Ok(removed)
     }
 }
 
@@ -267,8 +280,7 @@ impl<const SAFE: bool> Engine for MdbxIn<SAFE> {
 
     #[inline]
     fn snapshot(&self, _mode: ReadMode) -> Result<MdbxSnapshot<'_, SAFE>> {
-        let pooled = self.readers().pop();
-        let reader = match pooled {
+        let reader = match self.readers.take() {
             Some(mut reader) => {
                 reader.renew()?;
                 reader
@@ -284,6 +296,19 @@ impl<const SAFE: bool> Engine for MdbxIn<SAFE> {
     #[inline]
     fn begin_writes(&self) -> Result<MdbxBatch<'_>> {
         self.begin()
+    }
+
+    fn retain(&self, mut keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        self.remove_where(None, |key, value| !keep(key, value))
+            .map(drop)
+    }
+
+    fn extract(
+        &self,
+        range: Range<&[u8]>,
+        wanted: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64> {
+        self.remove_where(Some(range), wanted)
     }
 
     fn checkpoint(&self) -> Result<()> {
@@ -340,11 +365,12 @@ impl<const SAFE: bool> MdbxSnapshot<'_, SAFE> {
 }
 
 impl<const SAFE: bool> Drop for MdbxSnapshot<'_, SAFE> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(mut reader) = self.reader.take() {
             // One that cannot be reset ends instead.
             if reader.reset().is_ok() {
-                self.engine.readers().push(reader);
+                self.engine.readers.give(reader);
             }
         }
     }

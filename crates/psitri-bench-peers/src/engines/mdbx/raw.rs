@@ -13,6 +13,7 @@ use anyhow::{Result, bail};
 use mdbx_sys as ffi;
 use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -43,6 +44,7 @@ fn check(code: c_int) -> Result<()> {
     bail!("libmdbx: {} ({code})", message.to_string_lossy())
 }
 
+#[inline]
 fn value(bytes: &[u8]) -> ffi::MDBX_val {
     ffi::MDBX_val {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -57,6 +59,7 @@ const NOTHING: ffi::MDBX_val = ffi::MDBX_val {
 
 /// # Safety
 /// The value came from libmdbx and stays for `'a`.
+#[inline]
 unsafe fn bytes<'a>(value: &ffi::MDBX_val) -> &'a [u8] {
     if value.iov_len == 0 {
         return &[];
@@ -83,6 +86,7 @@ impl Environment {
         path: &Path,
         flags: ffi::MDBX_env_flags_t,
         geometry: &Geometry,
+        readers_max: u64,
         creates: bool,
     ) -> Result<Self> {
         if !creates && !path.exists() {
@@ -106,6 +110,7 @@ impl Environment {
             closes_without_flush: never_flushes(flags),
         };
         this.set_geometry(geometry)?;
+        this.set_option(ffi::MDBX_opt_max_readers, readers_max)?;
         let flags = flags | ffi::MDBX_NOSUBDIR | ffi::MDBX_NOSTICKYTHREADS;
         // SAFETY: as above; the name ends with a zero.
         check(unsafe { ffi::mdbx_env_open(this.raw.as_ptr(), name.as_ptr(), flags, 0o600) })?;
@@ -142,7 +147,7 @@ impl Environment {
     }
 
     pub fn set_option(&self, option: ffi::MDBX_option_t, value: u64) -> Result<()> {
-        // SAFETY: the environment is open.
+        // SAFETY: the environment exists; libmdbx refuses what has to be set before it is opened.
         check(unsafe { ffi::mdbx_env_set_option(self.raw.as_ptr(), option, value) })
     }
 
@@ -314,9 +319,39 @@ impl WriteTransaction<'_> {
             return Ok(false);
         };
         look(key, value);
-        // SAFETY: cursor and transaction are open; what it stands on is not looked at any more.
-        check(unsafe { ffi::mdbx_cursor_del(cursor.raw.as_ptr(), ffi::MDBX_CURRENT) })?;
+        // SAFETY: the transaction is borrowed for writing, and what was shown is not looked at any more.
+        unsafe { cursor.delete()? };
         Ok(true)
+    }
+
+    /// Deletes the entries, all or those of a range, for which `is_unwanted` holds, and says how many they were. By one cursor, which
+    /// asks about the entries in their order.
+    pub fn remove_where(
+        &mut self,
+        range: Option<Range<&[u8]>>,
+        mut is_unwanted: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64> {
+        let mut cursor = Entries::open(self.raw, self.environment.table)?;
+        match &range {
+            Some(range) => cursor.seek(range.start)?,
+            None => cursor.first()?,
+        };
+        let end = range.map(|range| range.end);
+        let mut removed = 0;
+        while let Some((key, value)) = cursor.entry() {
+            if end.is_some_and(|end| key >= end) {
+                break;
+            }
+            if is_unwanted(key, value) {
+                // SAFETY: as in `pop`.
+                unsafe { cursor.delete()? };
+                removed += 1;
+                cursor.after_deletion()?;
+            } else {
+                cursor.next()?;
+            }
+        }
+        Ok(removed)
     }
 
     #[inline]
@@ -371,6 +406,7 @@ impl ReadTransaction {
         unsafe { get(self.raw, self.table, key) }
     }
 
+    #[inline]
     pub fn cursor(&self) -> Result<Entries<'_>> {
         Entries::open(self.raw, self.table)
     }
@@ -417,7 +453,7 @@ unsafe fn get<'a>(
     Ok(Some(unsafe { bytes(&data) }))
 }
 
-/// A cursor over the entries that a transaction sees, which does not write for `'t`.
+/// A cursor over the entries that a transaction sees, which does not write for `'t` but by this cursor.
 pub struct Entries<'t> {
     raw: NonNull<ffi::MDBX_cursor>,
     entry: Option<(&'t [u8], &'t [u8])>,
@@ -426,6 +462,7 @@ pub struct Entries<'t> {
 
 impl<'t> Entries<'t> {
     /// The transaction is active and borrowed for `'t`, which the callers' signatures say.
+    #[inline]
     fn open(transaction: NonNull<ffi::MDBX_txn>, table: ffi::MDBX_dbi) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: the transaction is active; libmdbx writes one pointer.
@@ -473,6 +510,24 @@ impl<'t> Entries<'t> {
             return Ok(false);
         }
         self.step(NOTHING, ffi::MDBX_PREV)
+    }
+
+    /// Deletes the entry that it is on, and is on none then.
+    ///
+    /// # Safety
+    /// The transaction is borrowed for writing, and nothing that was read in it is looked at any more.
+    #[inline]
+    unsafe fn delete(&mut self) -> Result<()> {
+        self.entry = None;
+        // SAFETY: cursor and transaction are open, and the caller's promise.
+        check(unsafe { ffi::mdbx_cursor_del(self.raw.as_ptr(), ffi::MDBX_CURRENT) })
+    }
+
+    /// To the entry behind the one that was just deleted: its place is where the cursor is, also if pages were merged, and the first step
+    /// forward stays there.
+    #[inline]
+    fn after_deletion(&mut self) -> Result<bool> {
+        self.step(NOTHING, ffi::MDBX_NEXT)
     }
 
     #[inline]
