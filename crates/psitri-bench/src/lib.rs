@@ -31,6 +31,7 @@ mod prefetch;
 pub mod progress;
 pub mod reading;
 pub mod registry;
+mod reopening;
 pub mod report;
 pub mod rng;
 pub mod rows;

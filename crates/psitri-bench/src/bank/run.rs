@@ -12,6 +12,7 @@ use crate::engine::{Engine, Needs, Settings};
 use crate::memory::MemorySampler;
 use crate::names::{self, Name};
 use crate::progress::Progress;
+use crate::reopening;
 use crate::report::{Phase, Report, Series, Size, grouped};
 use crate::workload::{Run, RunOptions, Workload};
 use anyhow::{Context, Result, anyhow};
@@ -81,14 +82,16 @@ pub(super) fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<
     let Bank {
         phases,
         rounds,
-        checks,
-        failures,
+        mut checks,
+        mut failures,
         ..
     } = bank;
 
     let engine_sizes = engine.sizes().context("cannot ask for sizes")?;
     let usage = disk::usage(path)?;
+    let keys = reopening::keys(&engine)?;
     engine.close().context("cannot close the database")?;
+    reopening::check::<E>(path, &config.settings(), keys, &mut checks, &mut failures)?;
 
     let mut report = Report::new(BankConfig::NAME, run.engine, serde_json::to_value(config)?);
     report.checks = checks;

@@ -9,6 +9,7 @@ use super::while_writing::Beside;
 use crate::disk;
 use crate::engine::{Engine, Needs, Settings};
 use crate::memory::MemorySampler;
+use crate::reopening;
 use crate::report::{Phase, Report, Size, grouped};
 use crate::workers::Outcome;
 use crate::workload::{Run, RunOptions, Workload};
@@ -81,6 +82,13 @@ fn run_list<E: Engine>(config: &DbBenchConfig, run: &Run<'_>) -> Result<Report> 
 
     let usage = disk::usage(&place.database())?;
     let keys = contents.keys();
+    reopening::check::<E>(
+        &place.database(),
+        &config.settings(),
+        keys,
+        &mut report.checks,
+        &mut failures,
+    )?;
     report.checks.push(format!(
         "after each benchmark and at the end, the number, order and values of all keys; at the end {}",
         grouped(keys)

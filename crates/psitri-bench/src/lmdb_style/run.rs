@@ -8,6 +8,7 @@ use crate::fan_out::fan_out;
 use crate::latency::Latency;
 use crate::memory::MemorySampler;
 use crate::pairs::{KEY_BYTES, PAIR_BYTES, Pairs};
+use crate::reopening;
 use crate::report::{Phase, Report, Series, Size, grouped};
 use crate::sampling;
 use crate::summary::Spread;
@@ -65,13 +66,17 @@ pub fn run<E: Engine>(config: &LmdbStyle, run: &Run<'_>) -> Result<Report> {
         bench.sorted_inserts(&engine)?;
     }
     let size = bench.size(&engine)?;
+    let keys = reopening::keys(&engine)?;
     engine.close().context("cannot close the database")?;
 
     let Bench {
         mut report,
-        failures,
+        mut failures,
         ..
     } = bench;
+    let peak = memory.finish();
+    let checks = &mut report.checks;
+    reopening::check::<E>(run.path, &config.settings(), keys, checks, &mut failures)?;
     if !E::CAPABILITIES.ordered {
         report
             .checks
@@ -85,7 +90,7 @@ pub fn run<E: Engine>(config: &LmdbStyle, run: &Run<'_>) -> Result<Report> {
         grouped(config.pairs())
     ));
     report.size = Some(size);
-    report.memory(&memory.finish());
+    report.memory(&peak);
     if !failures.is_empty() {
         report.fail(failures);
     }

@@ -8,6 +8,7 @@ use crate::device::DeviceWrites;
 use crate::disk;
 use crate::engine::{Engine, Needs, Settings};
 use crate::memory::MemorySampler;
+use crate::reopening;
 use crate::report::{Phase, Report, Size, grouped};
 use crate::rows;
 use crate::usage::{self, Usage};
@@ -146,6 +147,8 @@ fn run_tides<E: Engine>(config: &TidesConfig, run: &Run<'_>) -> Result<Report> {
         .phases
         .push(Phase::new("close", 0, clock.seconds(resumed, end)));
     let disk = disk::usage(run.path)?;
+    let (checks, failures) = (&mut measured.checks, &mut measured.failures);
+    reopening::check::<E>(run.path, &settings, keys, checks, failures)?;
 
     let mut report = Report::new(TidesConfig::NAME, run.engine, serde_json::to_value(config)?);
     report.checks = measured.checks;
