@@ -25,6 +25,8 @@ use std::ops::Range;
 
 /// Groups are closed only from this many children on.
 const CHILDREN_MIN: usize = 4;
+/// Fewer make a small node, if their separators are short.
+const CHILDREN_SMALL: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
 struct Child {
@@ -295,6 +297,13 @@ impl InnerPacker {
     /// Children held.
     pub fn pending_len(&self) -> usize {
         self.children.len() - self.head
+    }
+
+    /// Whether what is held makes a small node, so that the next ones should come in. Where separators are long, few children are no small node.
+    pub fn is_underfull(&self) -> bool {
+        let held = self.pending_len();
+        let is_small = held < CHILDREN_MIN || self.current.bytes() < NODE_BYTES_SOFT_MAX / 2;
+        self.closed.is_empty() && held < CHILDREN_SMALL && is_small
     }
 
     /// Whether nothing is held.

@@ -6,6 +6,7 @@ mod common;
 
 mod a_counter_is_overwritten_for_ever;
 mod changes_in_front_of_leaves;
+mod long_separators;
 mod merged_while_idle;
 mod merges_wait_for_more;
 mod reading_in_order_pays_for_a_merge;

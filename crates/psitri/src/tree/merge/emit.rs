@@ -32,7 +32,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
     pub(super) fn is_underfull(&self, level: u8) -> bool {
         match level {
             0 => !self.appending && self.leaves.pending_bytes() < NODE_BYTES_SOFT_MAX / 2,
-            _ => self.inners[usize::from(level) - 1].packer.pending_len() < 16,
+            _ => self.inners[usize::from(level) - 1].packer.is_underfull(),
         }
     }
 
