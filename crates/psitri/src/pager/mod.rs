@@ -24,6 +24,7 @@
 mod checkpoint;
 mod data_sync;
 mod free_use;
+mod growth;
 mod page_map;
 mod run_hints;
 mod shares;
@@ -45,20 +46,13 @@ use crate::{
 
 pub(crate) use checkpoint::{Captured, CheckpointRecord};
 pub(crate) use data_sync::DataSync;
-use page_map::BLOCK_PAGES;
 pub(crate) use page_map::{Extent, PageMap, SUPERBLOCK_PAGES};
 pub(crate) use shares::{Share, Shares};
 
-/// Pages that a writer asks for at a time: 256 KiB, the size of one write.
-const EXTENT_PAGES: usize = 64;
-/// The file grows by this share of its size.
-const GROWTH_SHARE: u64 = 64;
 /// Cache lines that a prefetch asks for; most processors have room for about as many misses at a time.
 const PREFETCH_LINES: usize = 10;
 /// Of nodes that are larger than this, because their keys or values are, not all is asked for.
 const WHOLE_LINES_MAX: usize = 128;
-/// From 16 MiB on, the file grows by whole blocks, and sinks fill them.
-const LARGE_FILE_PAGES: u64 = 4096;
 pub(crate) use sink::{Changes, Sink, node_extent, value_extent};
 pub(crate) use superblock::{FORMAT_VERSION, SlotError, Superblock};
 
@@ -427,68 +421,6 @@ impl Pager {
                 "value checksum does not match",
             ));
         }
-        Ok(())
-    }
-
-    /// Hands out neighbouring pages for a writer to fill and write at once, growing the file if none is free.
-    fn reserve_extent(&self) -> Result<(u64, usize)> {
-        let mut space = self.space.lock();
-        loop {
-            let want = if space.map.page_end() < LARGE_FILE_PAGES {
-                EXTENT_PAGES
-            } else {
-                BLOCK_PAGES
-            };
-            if let Some(run) = space.map.reserve(want) {
-                return Ok(run);
-            }
-            self.grow(&mut space, want as u64)?;
-        }
-    }
-
-    /// Hands out exactly `count` neighbouring pages.
-    fn reserve_run(&self, count: usize) -> Result<u64> {
-        let mut space = self.space.lock();
-        loop {
-            if let Some(page) = space.map.reserve_run(count) {
-                return Ok(page);
-            }
-            self.grow(&mut space, count as u64)?;
-        }
-    }
-
-    /// Extends the file by at least `want` pages, with blocks, so that a later page write cannot run out of space.
-    fn grow(&self, space: &mut Space, want: u64) -> Result<()> {
-        let old = space.map.page_end();
-        let start = old * PAGE_BYTES as u64;
-        let mut more = (old / GROWTH_SHARE).clamp(16, 16384);
-        let new = loop {
-            let mut new = old + want.max(more);
-            if new >= LARGE_FILE_PAGES {
-                new = new.next_multiple_of(BLOCK_PAGES as u64);
-            }
-            match self.file.allocate(start, new * PAGE_BYTES as u64 - start) {
-                Ok(()) => break new,
-                // What is left of the disk may do for less.
-                Err(error) if error.is_out_of_space() && more > want => more /= 2,
-                Err(error) => {
-                    // The system may have given a part of it.
-                    let _ = self.file.set_len(start);
-                    return Err(error.into());
-                }
-            }
-        };
-        let needed = new * PAGE_BYTES as u64;
-        if needed > self.mapped_bytes.load(Ordering::Relaxed) {
-            let map = self.file.map_read(needed * 2)?;
-            self.base.store(map.as_ptr().cast_mut(), Ordering::Release);
-            self.mapped_bytes.store(map.len(), Ordering::Relaxed);
-            self.maps.lock().push(map);
-            self.lock_cache()?;
-        }
-        space.map.grow(new);
-        // Whoever sees this length sees the mapping that has it.
-        self.end_bytes.store(needed, Ordering::Release);
         Ok(())
     }
 

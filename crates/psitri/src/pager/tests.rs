@@ -123,6 +123,29 @@ fn a_cut_that_failed_is_tried_again() {
     assert_eq!(pager.page_end(), SUPERBLOCK_PAGES);
 }
 
+/// The system gives a part of what it has no room for. Whether a smaller step does or none, nothing of the disk is left with nobody.
+#[test]
+fn a_growth_that_failed_leaves_nothing_behind_the_file() {
+    for room_pages in 0..24 {
+        let disk = SimStorage::new(1);
+        let pager = pager_on(&disk);
+        let room = room_pages * PAGE_BYTES as u64;
+        disk.set_capacity_bytes(Some(disk.allocated_bytes() + room));
+        let check = || {
+            let end = pager.page_end() * PAGE_BYTES as u64;
+            assert_eq!(pager.file.len().unwrap(), end);
+            assert_eq!(disk.allocated_bytes(), end, "room for {room_pages} pages");
+        };
+        let mut pages = 0;
+        while pager.reserve_run(1).is_ok() {
+            check();
+            pages += 1;
+        }
+        assert_eq!(pages, room_pages, "the disk is used to its end");
+        check();
+    }
+}
+
 /// What is announced goes on in these only.
 #[test]
 fn nodes_are_known_that_were_written_or_checked() {

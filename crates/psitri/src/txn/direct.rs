@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 use super::{LOOK_FIRST_BYTES, Part, Private, WriteTxn, commit::written, run::Run};
 use crate::{
     Durability, Result,
-    buffer::Kind,
     changes::{OwnChanges, union_push},
     error::Failure,
     keyspace::{KeyBounds, Touched, WriterSlot},
@@ -88,15 +87,17 @@ impl WriteTxn {
             self.forgo_log();
             return self.merge_and_go_on();
         }
-        let taken = self.parts.iter().map(Part::take_out).collect();
-        self.leave_shared()?;
+        let taken = self.leave_shared()?;
         self.forgo_log();
         self.merge_taken(taken)
     }
 
-    /// Merges what parts had written to the shared buffer into their private roots.
-    fn merge_taken(&mut self, mut taken: Vec<Taken>) -> Result<()> {
-        let engine = &self.db.engine;
+    /// Merges what parts had written to the shared buffer into their private roots, and adds it to the operations for the log, if they are kept.
+    pub(super) fn merge_taken(&mut self, mut taken: Vec<Taken>) -> Result<()> {
+        let ops = taken.iter().map(Taken::ops).sum();
+        let bytes = taken.iter().map(Taken::bytes).sum();
+        self.look_at_log(ops, bytes);
+        let engine = Arc::clone(&self.db.engine);
         let mut sink = Sink::new(&engine.pager, self.birth());
         let mut roots: Vec<Root> = Vec::new();
         let mut adopted = Vec::new();
@@ -114,6 +115,15 @@ impl WriteTxn {
         }
         let changes = sink.finish()?;
         self.set_roots(roots);
+        let private = self.private.as_mut().expect("the transaction is direct");
+        if let Some(ops) = private.ops.as_mut().filter(|_| engine.log.is_some()) {
+            for (part, Taken { mut run, ranges }) in self.parts.iter().zip(taken) {
+                for KeyRange { lo, hi } in &ranges {
+                    ops.delete_range(part.id, lo, hi.as_deref());
+                }
+                run.clear(Some(ops));
+            }
+        }
         self.note_merged(None, changes, &mut adopted);
         Ok(())
     }
@@ -152,23 +162,10 @@ impl WriteTxn {
         }
     }
 
-    /// Moves everything written so far from the shared buffer to a private one.
-    pub(super) fn turn_private(&mut self) -> Result<()> {
-        let written: Vec<_> = self.parts.iter().map(Part::copy_out).collect();
-        self.leave_shared()?;
-        let reserve = self.db.engine.pool.reserve_bytes();
-        for (part, steps) in self.parts.iter_mut().zip(written) {
-            for step in steps {
-                part.replay(step)
-                    .map_err(|e| crate::engine::buffer_error(e, reserve))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Turns from the shared buffer to a private one, and takes back what was written to the former, of which there is a copy: it has to be empty of
-    /// that before it can be merged.
-    fn leave_shared(&mut self) -> Result<()> {
+    /// Turns from the shared buffer to a private one, and takes out what was written to the former: it has to be empty of that before it can be
+    /// merged. What is taken out comes before all that is written from now on.
+    pub(super) fn leave_shared(&mut self) -> Result<Vec<Taken>> {
+        let taken = self.parts.iter().map(Part::take_out).collect();
         let large_values = std::mem::take(&mut self.large_values);
         let owed: SmallVec<[_; 1]> = self.parts.iter_mut().map(|part| part.owed.take()).collect();
         self.undo_to(None);
@@ -184,7 +181,7 @@ impl WriteTxn {
         for (part, owed) in self.parts.iter_mut().zip(owed) {
             part.owed = owed;
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// Lower bound of the version that will publish what the transaction writes.
@@ -346,15 +343,22 @@ impl WriteTxn {
 }
 
 /// What a part wrote, away from its buffer: the newest version of each key, and the ranges that were deleted before those.
-struct Taken {
+pub(super) struct Taken {
     run: Run,
     ranges: Vec<KeyRange>,
 }
 
-/// A step of a transaction, away from its buffer.
-enum Copied {
-    Version(Vec<u8>, Kind, Vec<u8>),
-    Range(Vec<u8>, Option<Vec<u8>>),
+impl Taken {
+    /// Number of operations that they are in the log.
+    fn ops(&self) -> usize {
+        self.run.len() + self.ranges.len()
+    }
+
+    /// Bytes of them, about.
+    fn bytes(&self) -> usize {
+        let bounds = |range: &KeyRange| range.lo.len() + range.hi.as_ref().map_or(0, Vec::len);
+        self.run.bytes_used() + self.ranges.iter().map(bounds).sum::<usize>()
+    }
 }
 
 impl Part {
@@ -389,50 +393,5 @@ impl Part {
             union_push(&mut ranges, lo, hi.as_deref());
         }
         Taken { run, ranges }
-    }
-
-    /// The newest version of each key the part touched, and its ranges.
-    fn copy_out(&self) -> Vec<Copied> {
-        let WriterSlot {
-            buffer, touched, ..
-        } = &*self.guard;
-        let buffer = buffer.as_ref().expect("an open part has a writer");
-        let copy = |step: &Touched| match step {
-            Touched::Range(range) => Some(Copied::Range(
-                range.1.0.to_vec(),
-                range.1.1.as_deref().map(<[u8]>::to_vec),
-            )),
-            Touched::Version(entry, version) => {
-                (buffer.newest(*entry) == Some(*version)).then(|| {
-                    Copied::Version(
-                        buffer.key(*entry).to_vec(),
-                        buffer.kind(*version),
-                        buffer.payload(*version).to_vec(),
-                    )
-                })
-            }
-        };
-        touched.iter().filter_map(copy).collect()
-    }
-
-    fn replay(&mut self, step: Copied) -> Result<(), crate::buffer::BufferError> {
-        let floor = self.floor;
-        let slot = &mut *self.guard;
-        let buffer = slot.buffer.as_mut().expect("an open part has a writer");
-        match step {
-            Copied::Version(key, kind, payload) => {
-                let (entry, outcome) = buffer.put(&key, kind, &payload, floor)?;
-                if outcome.pushed {
-                    slot.touched.push(Touched::Version(entry, outcome.version));
-                }
-            }
-            Copied::Range(lo, hi) => {
-                let tombstone = buffer.put_back_range_tombstone(&lo, hi.as_deref());
-                let bounds = (lo.into(), hi.map(Into::into));
-                slot.touched
-                    .push(Touched::Range(Box::new((tombstone, bounds))));
-            }
-        }
-        Ok(())
     }
 }

@@ -310,20 +310,27 @@ impl WriteTxn {
 
     fn begin_load(&mut self) -> Result<Load> {
         self.settle_all()?;
-        if self.private.is_none() {
-            self.turn_private()?;
-        }
         for part in &mut self.parts {
             part.guard.ends = None;
         }
         // What was written before comes first, in the tree and in the log.
-        if !self.is_buffer_untouched() {
+        let is_untouched = self.is_buffer_untouched();
+        let taken = match self.private {
+            None => Some(self.leave_shared()?),
+            Some(_) => None,
+        };
+        if !is_untouched {
             if !self.large_values.is_empty() {
                 self.forgo_log();
             }
-            self.keep_ops();
-            self.look_at_log(0, 0);
-            self.merge_and_go_on()?;
+            match taken {
+                Some(taken) => self.merge_taken(taken)?,
+                None => {
+                    self.keep_ops();
+                    self.look_at_log(0, 0);
+                    self.merge_and_go_on()?;
+                }
+            }
         }
         Ok(Load {
             collected: self
@@ -435,7 +442,7 @@ impl WriteTxn {
     }
 
     /// Gives the operations for the log up if they become too many with so many more.
-    fn look_at_log(&mut self, entries: usize, bytes: usize) {
+    pub(super) fn look_at_log(&mut self, entries: usize, bytes: usize) {
         let logged_max = LOGGED_BYTES_MAX.min(self.db.engine.options.buffer_bytes);
         let private = self.private.as_mut().expect("the transaction is direct");
         if let Some(ops) = &private.ops {

@@ -419,3 +419,72 @@ fn what_fails_half_way_inside_of_a_level_leaves_it_as_it_was() {
     txn.commit().unwrap();
     assert_eq!(db.snapshot().count(&keyspace, ..).unwrap(), 0);
 }
+
+/// What was written before a load comes first, in the tree and in the log: puts, removals, ranges, of keys that the load has and of others. A small one
+/// is logged, and takes no checkpoint; one with a large value before it takes one.
+#[test]
+fn what_is_written_before_a_load_comes_first() {
+    for has_large in [false, true] {
+        let disk = SimStorage::new(1);
+        let db = Database::open_on(Arc::new(disk.clone()), Options::new()).unwrap();
+        let (a, b) = (db.keyspace("a").unwrap(), db.keyspace("b").unwrap());
+        let mut model = BTreeMap::new();
+        let mut txn = db.begin(&[&a, &b]).unwrap();
+        for number in 0..100u32 {
+            txn.upsert(&a, &key(number), b"old").unwrap();
+            model.insert(key(number).to_vec(), b"old".to_vec());
+        }
+        txn.commit().unwrap();
+        db.checkpoint().unwrap();
+        let before = db.stats().unwrap().checkpoints;
+
+        let mut txn = db.begin(&[&a, &b]).unwrap();
+        for number in 40..140u32 {
+            txn.upsert(&a, &key(number), b"new").unwrap();
+            model.insert(key(number).to_vec(), b"new".to_vec());
+        }
+        for (lo, hi) in [(&[0x30u8][..], &[0x90u8][..]), (&[0x20], &[0x40])] {
+            txn.remove_range(&a, lo, Some(hi)).unwrap();
+            model.retain(|key, _| &key[..] < lo || &key[..] >= hi);
+        }
+        txn.remove(&a, &key(0)).unwrap();
+        model.remove(&key(0)[..]);
+        for number in 60..80u32 {
+            txn.upsert(&a, &key(number), b"back").unwrap();
+            model.insert(key(number).to_vec(), b"back".to_vec());
+        }
+        txn.upsert(&b, b"beside", b"it").unwrap();
+        let large = vec![7; 100_000];
+        if has_large {
+            txn.upsert(&a, b"large", &large).unwrap();
+            model.insert(b"large".to_vec(), large);
+        }
+        let loaded = (70..160u32).map(|number| (key(number), b"loaded"));
+        txn.ingest(&a, loaded.clone()).unwrap();
+        model.extend(loaded.map(|(key, value)| (key.to_vec(), value.to_vec())));
+        txn.commit().unwrap();
+        let took = db.stats().unwrap().checkpoints - before;
+        assert_eq!(took > 0, has_large, "{took} checkpoints");
+
+        let check = |db: &Database| {
+            let (a, b) = (
+                db.open_keyspace("a").unwrap(),
+                db.open_keyspace("b").unwrap(),
+            );
+            let snapshot = db.snapshot();
+            let mut found = BTreeMap::new();
+            snapshot
+                .for_each(&a, .., |key, value| {
+                    found.insert(key.to_vec(), value.to_vec());
+                    std::ops::ControlFlow::Continue(())
+                })
+                .unwrap();
+            assert_eq!(found, model);
+            assert_eq!(snapshot.get(&b, b"beside").unwrap(), Some(&b"it"[..]));
+        };
+        check(&db);
+        // What the log says of it, and no checkpoint.
+        let found = disk.process_crash(1);
+        check(&Database::open_on(Arc::new(found), Options::new()).unwrap());
+    }
+}

@@ -147,16 +147,24 @@ impl StorageFile for SimFile {
     }
 
     fn allocate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
-        let end = self.end_of(offset, len)?;
+        self.end_of(offset, len)?;
         let mut state = self.state.lock();
         let room = state.check_capacity(self.inode, offset, len);
+        let given = match room {
+            Ok(()) => len,
+            // As file systems do: what there is of it, with the length that goes with that, and the error.
+            Err(_) => state
+                .room_for(self.inode, offset, len as usize)
+                .map_or(0, |bytes| bytes as u64),
+        };
         state.change(CallKind::Allocate, &self.name, |disk, _| {
-            room?;
-            let inode = disk.inode(self.inode);
-            inode.image.grow(end)?;
-            inode.shape.add_blocks(offset, len);
-            inode.shape.len = inode.shape.len.max(end);
-            Ok(())
+            if given > 0 {
+                let inode = disk.inode(self.inode);
+                inode.image.grow(offset + given)?;
+                inode.shape.add_blocks(offset, given);
+                inode.shape.len = inode.shape.len.max(offset + given);
+            }
+            room
         })
     }
 

@@ -1,0 +1,84 @@
+//! Space for what is written next, and the growth of the file when none is free.
+//!
+//! # Thread safety
+//! The lock of the space is held while the file grows: others that want space would wait for it anyway.
+//!
+//! # Invariants
+//! (1) Whoever sees a length of the file sees a mapping that has it.
+//! (2) Bytes of the file behind the end of the map belong to nobody: a growth that failed gives back what it got.
+//!
+//! # Failure modes
+//! A disk that is nearly full is used to its end, in ever smaller steps; then the error is that of the last step. Nothing was handed out.
+
+use super::{Pager, Space, page_map::BLOCK_PAGES};
+use crate::{Result, node::PAGE_BYTES, sync::Ordering};
+
+/// Pages that a writer asks for at a time: 256 KiB, the size of one write.
+const EXTENT_PAGES: usize = 64;
+/// The file grows by this share of its size.
+const GROWTH_SHARE: u64 = 64;
+/// From 16 MiB on, the file grows by whole blocks, and sinks fill them.
+const LARGE_FILE_PAGES: u64 = 4096;
+
+impl Pager {
+    /// Hands out neighbouring pages for a writer to fill and write at once, growing the file if none is free.
+    pub(super) fn reserve_extent(&self) -> Result<(u64, usize)> {
+        let mut space = self.space.lock();
+        loop {
+            let want = if space.map.page_end() < LARGE_FILE_PAGES {
+                EXTENT_PAGES
+            } else {
+                BLOCK_PAGES
+            };
+            if let Some(run) = space.map.reserve(want) {
+                return Ok(run);
+            }
+            self.grow(&mut space, want as u64)?;
+        }
+    }
+
+    /// Hands out exactly `count` neighbouring pages.
+    pub(super) fn reserve_run(&self, count: usize) -> Result<u64> {
+        let mut space = self.space.lock();
+        loop {
+            if let Some(page) = space.map.reserve_run(count) {
+                return Ok(page);
+            }
+            self.grow(&mut space, count as u64)?;
+        }
+    }
+
+    /// Extends the file by at least `want` pages, with blocks, so that a later page write cannot run out of space.
+    fn grow(&self, space: &mut Space, want: u64) -> Result<()> {
+        let old = space.map.page_end();
+        let start = old * PAGE_BYTES as u64;
+        let mut more = (old / GROWTH_SHARE).clamp(16, 16384);
+        let new = loop {
+            let mut new = old + want.max(more);
+            if new >= LARGE_FILE_PAGES {
+                new = new.next_multiple_of(BLOCK_PAGES as u64);
+            }
+            let Err(error) = self.file.allocate(start, new * PAGE_BYTES as u64 - start) else {
+                break new;
+            };
+            // The system may have given a part of it.
+            let _ = self.file.set_len(start);
+            if !error.is_out_of_space() || more <= want {
+                return Err(error.into());
+            }
+            // What is left of the disk may do for less.
+            more /= 2;
+        };
+        let needed = new * PAGE_BYTES as u64;
+        if needed > self.mapped_bytes.load(Ordering::Relaxed) {
+            let map = self.file.map_read(needed * 2)?;
+            self.base.store(map.as_ptr().cast_mut(), Ordering::Release);
+            self.mapped_bytes.store(map.len(), Ordering::Relaxed);
+            self.maps.lock().push(map);
+            self.lock_cache()?;
+        }
+        space.map.grow(new);
+        self.end_bytes.store(needed, Ordering::Release);
+        Ok(())
+    }
+}
