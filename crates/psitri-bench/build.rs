@@ -7,8 +7,14 @@ use std::process::Command;
 
 /// What is compiled again with this package anyway, so that watching it costs nothing.
 const WATCHED: [&str; 2] = ["src", "../psitri/src"];
-/// The sources of the other engines. A change of these alone is noticed the next time that something of the above is compiled.
-const OTHERS: &str = "../psitri-bench-peers/src";
+/// The sources of the other engines, and how everything is compiled. A change of these alone is noticed the next time that something of the above is
+/// compiled.
+const OTHERS: [&str; 4] = [
+    "../psitri-bench-peers/src",
+    "../../Cargo.toml",
+    "../../Cargo.lock",
+    "../../.cargo",
+];
 
 fn main() {
     // Without any such line, cargo runs this again for each file of the package that changes.
@@ -22,7 +28,7 @@ fn main() {
     }
     let mut status = vec!["status", "--porcelain", "--untracked-files=no", "--"];
     status.extend(WATCHED);
-    status.push(OTHERS);
+    status.extend(OTHERS);
     let is_changed = git(&status).is_none_or(|changes| !changes.is_empty());
     let changes = if is_changed { " with changes" } else { "" };
     println!("cargo::rustc-env=PSITRI_BENCH_COMMIT={commit}{changes}");

@@ -275,6 +275,12 @@ pub trait Engine: Writer + Sync + Sized {
     /// whose transactions are bounded may use several.
     fn bulk_load<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> Result<()>;
 
+    /// Brings back to memory what the system forgot of a bulk load because the engine asked it to. Called after each, and in no figure: what comes next finds
+    /// the same as after any other way to load.
+    fn recall_load(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn snapshot(&self, mode: ReadMode) -> Result<Self::Snapshot<'_>>;
 
     /// Reads one key at the newest state, in the way that is cheapest for the engine: one that must take a snapshot for that takes it here.

@@ -28,6 +28,11 @@ pub struct PeakMemory {
 
 impl MemorySampler {
     pub fn start() -> Self {
+        Self::beyond(status_bytes("self", "RssAnon:").unwrap_or(0))
+    }
+
+    /// What is there before counts as far as it is more than that.
+    pub fn beyond(anonymous_bytes_before: u64) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let anonymous_bytes_peak = Arc::new(AtomicU64::new(0));
         let thread = {
@@ -44,7 +49,7 @@ impl MemorySampler {
         Self {
             stop,
             anonymous_bytes_peak,
-            anonymous_bytes_before: status_bytes("self", "RssAnon:").unwrap_or(0),
+            anonymous_bytes_before,
             thread: Some(thread),
         }
     }

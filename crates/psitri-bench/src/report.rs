@@ -1,7 +1,7 @@
 //! What a run reports, as tables for people and as JSON for programs.
 //!
 //! A run that failed its checks has failures and no figures: [`Report::fail`] takes them out.
-use crate::engine::Description;
+use crate::engine::{Description, Engine};
 use crate::latency::LatencyMicroseconds;
 use crate::memory::PeakMemory;
 use crate::throughput::Steadiness;
@@ -143,6 +143,13 @@ impl Report {
             limit_share: None,
             limit_ops_per_second: None,
             wall_seconds: 0.0,
+        }
+    }
+
+    /// Of an engine of this process: one with a server of its own uses the memory there.
+    pub fn memory_of<E: Engine>(&mut self, peak: &PeakMemory) {
+        if !E::CAPABILITIES.networked {
+            self.memory(peak);
         }
     }
 

@@ -8,6 +8,16 @@ use crate::latency::Latency;
 use crate::throughput::Throughput;
 use anyhow::{Result, anyhow};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Tells others to stop when it goes away, a panic included: without, they would go on for ever, and whoever joins them would wait.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// What one thread notes down.
 pub struct Recorder<'c> {

@@ -43,7 +43,7 @@ pub struct RunOptions {
 /// How engines are opened, but for the durability: for workloads whose definition says how durable each phase is.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct TuningOptions {
-    /// Size of block or page caches, in MiB; the engine's default without
+    /// Size of block or page caches, in MiB; without, 1 GiB where the engine's own default is less
     #[arg(long, value_name = "MIB")]
     pub cache_mib: Option<u64>,
 

@@ -57,7 +57,7 @@ pub enum Command {
         #[arg(long)]
         once: bool,
     },
-    /// Check every page and every entry
+    /// Check every page and every entry, and how the space of the file is used. What only the log has is checked when it is replayed, which opening does
     Verify {
         /// Path of the database
         database: PathBuf,

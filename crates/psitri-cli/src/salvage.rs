@@ -5,6 +5,7 @@ use crate::text;
 use indicatif::{ProgressBar, ProgressStyle};
 use psitri::{
     Error, LostRange, SalvageOptions, SalvagePhase, SalvageReport, SalvagedFrom, SalvagedKeyspace,
+    StorageError,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -34,6 +35,7 @@ pub fn salvage(
         .progress(&mut report);
     let report = psitri::salvage(damaged, target, options).map_err(|error| match error {
         Error::NotFound { .. } => Failure::Missing(damaged.to_owned()),
+        Error::Storage(StorageError::Locked { .. }) => Failure::Open(damaged.to_owned(), error),
         other => Failure::Operation(other),
     })?;
     bar.finish_and_clear();

@@ -289,7 +289,11 @@ impl Engine {
 
     /// (2): remembers the first failure after which the state of the disk is unknown.
     pub fn poison(&self, error: &Error) {
-        let cause = error.to_string();
+        self.poison_for(error.to_string());
+    }
+
+    /// The same, for what is no error of a call.
+    pub fn poison_for(&self, cause: String) {
         let is_first = self.poison.set(cause.clone()).is_ok();
         self.signals.done.notify_all();
         if is_first {

@@ -53,8 +53,8 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// `open_existing` or `open_read_only` found no database at the path.
-    #[error("{path}: no database here; use open or create to make one")]
+    /// There is no database at the path: that of `open_existing`, `open_read_only`, `open_beside_writer` or `salvage`.
+    #[error("{path}: there is no database here; open and create make one")]
     NotFound {
         /// The directory.
         path: PathBuf,
@@ -75,7 +75,7 @@ pub enum Error {
         max: usize,
     },
 
-    /// The value is longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+    /// The value is longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX), or 8 bytes less in a keyspace whose entries expire.
     #[error("value of {bytes} bytes; at most {max} are allowed")]
     ValueTooLong {
         /// Length given.
@@ -84,8 +84,10 @@ pub enum Error {
         max: u64,
     },
 
-    /// `insert` found the key present.
-    #[error("insert: the key exists already; use upsert or update to replace its value")]
+    /// `insert` found the key present, or a subtree was to be put there.
+    #[error(
+        "the key exists already; upsert and update replace its value, and a subtree goes to a key that does not exist"
+    )]
     KeyExists,
 
     /// `update` found the key absent.
@@ -252,9 +254,10 @@ pub enum Error {
         keyspace: String,
     },
 
-    /// The caller's progress function ended the call.
+    /// The caller's progress function ended the call. What it did to the database before is sound, and calling it again does the rest. What a backup or
+    /// a restore left of the directory that it was making has to be removed.
     #[error(
-        "{call} was cancelled by its caller; what it did before is sound, call it again for the rest"
+        "{call} was cancelled by its caller; the database is sound, and an unfinished copy can be removed"
     )]
     Cancelled {
         /// The call.
@@ -270,22 +273,29 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// A backup cannot be made, read or restored.
+    /// The file with the statistics of a database is damaged, or of a newer release. The database has nothing to do with it.
+    #[error(
+        "{path}: {what}; the file can be removed, and the process that has the database open writes another one"
+    )]
+    Statistics {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+
+    /// A backup cannot be made, read or restored, or a database cannot be rebuilt where something else is.
     #[error("{path}: {what}")]
     Backup {
-        /// Directory of the backup, or of the database to be restored.
+        /// Directory of the backup, or of the database to be restored or rebuilt.
         path: PathBuf,
         /// What is wrong, and what to do.
         what: String,
     },
 
-    /// A background thread panicked, which is a defect. The database takes no more writes.
-    #[error("a background thread panicked; this is a defect, please report it")]
-    BackgroundPanic,
-
-    /// The write buffer has no room for a version; the transaction should be aborted and split.
+    /// The write buffer has no room for what is written inside of a nested transaction, which cannot go to the tree before that ends.
     #[error(
-        "the write buffer's address space of {bytes} bytes is exhausted; use smaller transactions or begin_direct"
+        "the write buffer's address space of {bytes} bytes is exhausted; write less inside of one nested transaction"
     )]
     BufferFull {
         /// Size of the address space.

@@ -174,5 +174,5 @@ struct Readme;
 /// Longest key, in bytes. The empty key is a key.
 pub const KEY_BYTES_MAX: usize = node::KEY_BYTES_MAX;
 
-/// Longest value, in bytes: 4 GiB less one.
+/// Longest value, in bytes: 4 GiB less one. Where entries expire it is 8 bytes less.
 pub const VALUE_BYTES_MAX: u64 = u32::MAX as u64;

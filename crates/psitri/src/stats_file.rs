@@ -77,12 +77,21 @@ pub struct StatsRecord {
     pub stats: Stats,
 }
 
+/// Why bytes are no record.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    #[error("{0}")]
+    Damaged(&'static str),
+    #[error("the statistics are of version {0}, and this release reads version {VERSION}")]
+    Newer(u32),
+}
+
 impl StatsRecord {
     /// Reads the record of the database in directory `path`. Takes no lock, and does not disturb the process that has it open.
     ///
     /// # Errors
     /// [`Error::NoStatistics`] if there is no record: nobody has the database open for writing, or its process keeps no statistics.
-    /// [`Error::Corrupted`] if what is there is no record, [`Error::UnsupportedVersion`] if it was written by a newer release.
+    /// [`Error::Statistics`] if what is there is no record, or was written by a newer release.
     ///
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();
@@ -97,27 +106,31 @@ impl StatsRecord {
             tries += 1;
             let mut bytes = [0; RECORD_BYTES];
             let found = File::open(&path).and_then(|file| file.read_exact_at(&mut bytes, 0));
-            let decoded = match found {
-                Ok(()) => StatsRecord::decode(&bytes),
+            let problem = match found {
+                Ok(()) => match StatsRecord::decode(&bytes) {
+                    Ok(record) => return Ok(record),
+                    Err(problem) => problem,
+                },
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return Err(Error::NoStatistics {
                         path: directory.to_owned(),
                     });
                 }
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(
-                    Error::corrupted(STATS_FILE, 0, "the file is too short for a record"),
-                ),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    Problem::Damaged("the file is too short for a record of statistics")
+                }
                 Err(error) => {
                     let shown = path.display().to_string();
                     return Err(StorageError::io("read", &shown, error).into());
                 }
             };
             // (2)
-            match decoded {
-                Err(Error::Corrupted { .. }) if tries < READ_TRIES => {
-                    std::thread::sleep(READ_PAUSE);
+            match problem {
+                Problem::Damaged(_) if tries < READ_TRIES => std::thread::sleep(READ_PAUSE),
+                problem => {
+                    let what = problem.to_string();
+                    return Err(Error::Statistics { path, what });
                 }
-                done => return done,
             }
         }
     }
@@ -185,25 +198,22 @@ impl StatsRecord {
         bytes
     }
 
-    fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<StatsRecord> {
-        let damaged = |what: &str| Err(Error::corrupted(STATS_FILE, 0, what));
+    fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<StatsRecord, Problem> {
+        let damaged = |what| Err(Problem::Damaged(what));
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         if bytes[..MAGIC.len()] != MAGIC {
-            return damaged("no record of statistics");
+            return damaged("this is no record of statistics");
         }
         if crc32c::crc32c(&bytes[..CRC_AT]) != u32_at(CRC_AT) {
-            return damaged("the checksum of the record does not match");
+            return damaged("the checksum of the statistics does not match");
         }
         if u32_at(VERSION_AT) > VERSION {
-            return Err(Error::UnsupportedVersion {
-                found: u32_at(VERSION_AT),
-                supported: VERSION,
-            });
+            return Err(Problem::Newer(u32_at(VERSION_AT)));
         }
         let failure_len = u32_at(FAILURE_LEN_AT) as usize;
         if u32_at(FIGURES_AT) as usize != FIGURES || failure_len > CRC_AT - FAILURE_AT {
-            return damaged("the record has other fields than its version says");
+            return damaged("the statistics have other fields than their version says");
         }
         let mut stats = Stats::default();
         for (index, value) in stats.figures_mut().into_iter().enumerate() {
@@ -332,10 +342,7 @@ mod tests {
         bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         assert!(matches!(
             StatsRecord::decode(&bytes),
-            Err(Error::UnsupportedVersion {
-                found: 2,
-                supported: 1
-            })
+            Err(Problem::Newer(_))
         ));
     }
 

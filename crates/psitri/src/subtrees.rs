@@ -101,7 +101,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSubtree`], [`Error::KeyExists`], [`Error::SubtreeCycle`], and those of a commit.
+    /// [`Error::NoSubtree`], [`Error::KeyExists`], [`Error::SubtreeExpires`], [`Error::SubtreeCycle`], and those of a commit.
     pub fn move_subtree(
         &self,
         from: &Keyspace,
@@ -176,7 +176,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSubtree`], [`Error::KeyExists`], [`Error::TooManyKeyspaces`], and those of a checkpoint.
+    /// [`Error::NoSubtree`], [`Error::KeyExists`], [`Error::SubtreeExpires`], [`Error::TooManyKeyspaces`], and those of a checkpoint.
     pub fn clone_subtree(
         &self,
         from: &Keyspace,

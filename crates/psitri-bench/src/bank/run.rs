@@ -14,10 +14,11 @@ use crate::names::{self, Name};
 use crate::progress::Progress;
 use crate::reopening;
 use crate::report::{Phase, Report, Series, Size, grouped};
+use crate::workers::StopOnDrop;
 use crate::workload::{Run, RunOptions, Workload};
 use anyhow::{Context, Result, anyhow};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::ScopedJoinHandle;
 
 impl Workload for BankConfig {
@@ -44,12 +45,17 @@ impl Workload for BankConfig {
         if self.sweep {
             sweep::run::<E>(self, run)
         } else {
-            run_bank::<E>(self, run)
+            run_bank::<E>(self, run, None)
         }
     }
 }
 
-pub(super) fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
+/// `memory_before`: what the process had without the engine, where that is known better than from here.
+pub(super) fn run_bank<E: Engine>(
+    config: &BankConfig,
+    run: &Run<'_>,
+    memory_before: Option<u64>,
+) -> Result<Report> {
     let (path, clock) = (run.path, run.clock);
     let wall_start = clock.ticks();
     let names = names::names(config.num_accounts as usize, config.seed);
@@ -58,7 +64,10 @@ pub(super) fn run_bank<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<
         config.num_accounts,
         clock.seconds(wall_start, clock.ticks()),
     );
-    let memory = MemorySampler::start();
+    let memory = match memory_before {
+        None => MemorySampler::start(),
+        Some(bytes) => MemorySampler::beyond(bytes),
+    };
     let engine = E::create(path, &config.settings()).context("cannot create the database")?;
 
     let mut bank = Bank {
@@ -154,6 +163,7 @@ impl<E: Engine> Bank<'_, E> {
             }))
             .context("the bulk load failed")?;
         let seconds = self.clock.seconds(start, self.clock.ticks());
+        self.engine.recall_load()?;
         self.phases.push(Phase {
             file_bytes: self.file_bytes()?,
             ..Phase::new("bulk_load", self.config.num_accounts, seconds)
@@ -234,6 +244,10 @@ impl<E: Engine> Bank<'_, E> {
             figures: worst_round
                 .map(|rate| ("worst_round_per_second".to_owned(), rate))
                 .into_iter()
+                .chain([(
+                    "successes_per_second".to_owned(),
+                    outcome.successes as f64 / outcome.seconds,
+                )])
                 .collect(),
             ..phase
         })
@@ -259,6 +273,7 @@ impl<E: Engine> Bank<'_, E> {
             let auditor = config.audit.then(|| {
                 scope.spawn(|| audit::run(engine, config.read_mode, expected, &stop, &committed))
             });
+            let stopping = StopOnDrop(&stop);
             let written = self.write(
                 "write + read",
                 config.write_read_seed(),
@@ -266,8 +281,7 @@ impl<E: Engine> Bank<'_, E> {
                 sequence_start,
                 &committed,
             );
-            // Also when the writer failed, or the others would go on for ever.
-            stop.store(true, Ordering::Relaxed);
+            drop(stopping);
             (
                 written,
                 join(reader, "reader"),

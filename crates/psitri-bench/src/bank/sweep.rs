@@ -4,7 +4,8 @@
 use super::config::BankConfig;
 use super::run;
 use crate::engine::Engine;
-use crate::memory::PeakMemory;
+use crate::memory::{self, PeakMemory};
+use crate::names;
 use crate::report::{Report, Series, Validation, grouped};
 use crate::workload::{Run, Workload};
 use anyhow::{Context, Result};
@@ -27,6 +28,11 @@ pub fn run<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
     let mut failures = Vec::new();
     let (mut write_only, mut write_read, mut reads) = (Vec::new(), Vec::new(), Vec::new());
     let mut peak = PeakMemory::default();
+    // Of all runs: what an engine leaves with the allocator in one is not the harness's in the next.
+    let memory_before = {
+        let _names = names::names(config.num_accounts as usize, config.seed);
+        memory::anonymous_bytes(std::process::id())
+    };
     let all = attempts_by_batch_size(config.num_transactions, config.sweep_batch_max);
     for &(batch_size, num_transactions) in &all {
         let directory = run.path.join(format!("batch_{batch_size}"));
@@ -41,7 +47,7 @@ pub fn run<E: Engine>(config: &BankConfig, run: &Run<'_>) -> Result<Report> {
             path: &directory.join("db"),
             ..*run
         };
-        let of_batch = run::run_bank::<E>(&one, &one_run)
+        let of_batch = run::run_bank::<E>(&one, &one_run, memory_before)
             .with_context(|| format!("the run with batches of {batch_size} failed"))?;
         fs::remove_dir_all(&directory)?;
 

@@ -103,6 +103,7 @@ impl Workload for Comparative {
                 insert(engine, &entries)?;
                 engine.sync()?;
                 let seconds = clock.seconds(start, clock.ticks());
+                engine.recall_load()?;
                 failures.extend(entries::audit(engine, name, &entries)?);
                 open_seconds.push(database.open_seconds);
                 database.discard()?;
@@ -116,6 +117,7 @@ impl Workload for Comparative {
 
         let database = databases.create::<E>(settings)?;
         bulk(&database.engine, &entries)?;
+        database.engine.recall_load()?;
         let mut wrong = 0;
         let reading = self.sampling.take(|| {
             let start = clock.ticks();
@@ -137,7 +139,7 @@ impl Workload for Comparative {
             "{} values after every insertion and at every read",
             grouped(self.records)
         ));
-        report.memory(&memory.finish());
+        report.memory_of::<E>(&memory.finish());
         if !failures.is_empty() {
             report.fail(failures);
         }

@@ -43,8 +43,13 @@ pub fn delete<E: Engine>(engine: &E, key: &[u8]) -> Result<()> {
 
 /// One if the key does not have this value, else zero.
 #[inline]
-pub fn wrong<S: Snapshot>(snapshot: &mut S, (key, value): &Entry) -> Result<u64> {
-    snapshot.read(key, |found| u64::from(found != Some(value.as_slice())))
+pub fn wrong<S: Snapshot>(snapshot: &mut S, entry: &Entry) -> Result<u64> {
+    snapshot.read(&entry.0, |found| is_wrong(found, entry))
+}
+
+/// 1 unless what was found for the key of an entry is its value.
+pub fn is_wrong(found: Option<&[u8]>, (_, value): &Entry) -> u64 {
+    u64::from(found != Some(value.as_slice()))
 }
 
 pub fn count<E: Engine>(engine: &E) -> Result<u64> {

@@ -118,7 +118,7 @@ impl Workload for GroupCommit {
             "{} entries after every sample{reopened}",
             grouped(entries.len() as u64)
         ));
-        report.memory(&memory.finish());
+        report.memory_of::<E>(&memory.finish());
         if !failures.is_empty() {
             report.fail(failures);
         }

@@ -96,6 +96,7 @@ impl Workload for Kv {
 
         let database = databases.create::<E>(settings)?;
         database.engine.bulk_load(borrowed(&entries))?;
+        database.engine.recall_load()?;
         let mut wrong = 0;
         let getting = self.sampling.take(|| {
             let start = clock.ticks();
@@ -135,7 +136,7 @@ impl Workload for Kv {
             "{} values after every insertion and at every get, none left after every removal",
             grouped(self.records)
         ));
-        report.memory(&memory.finish());
+        report.memory_of::<E>(&memory.finish());
         if !failures.is_empty() {
             report.fail(failures);
         }

@@ -123,7 +123,7 @@ impl Workload for WriteThrough {
             "{} entries after every sample{reopened}",
             grouped(self.writes)
         ));
-        report.memory(&memory.finish());
+        report.memory_of::<E>(&memory.finish());
         if !failures.is_empty() {
             report.fail(failures);
         }

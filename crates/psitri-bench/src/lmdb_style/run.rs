@@ -125,6 +125,7 @@ impl Bench<'_> {
             .bulk_load(pairs.range(0..records))
             .context("the bulk load failed")?;
         let seconds = since(self.clock, start);
+        engine.recall_load()?;
         self.report.phases.push(Phase {
             file_bytes: self.file_bytes()?,
             ..timed("bulk_load", config.records, seconds)
@@ -500,6 +501,7 @@ impl Bench<'_> {
             }))
             .context("the sorted inserts failed")?;
         let seconds = since(self.clock, start);
+        engine.recall_load()?;
         self.report
             .phases
             .push(timed("sorted_inserts", keys.len() as u64, seconds));

@@ -261,7 +261,14 @@ impl<'r> Comparison<'r> {
             .filter_map(|engine| Some((engine, self.ratio(row, engine)?)))
             .collect();
         others.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let &(best, ratio) = others.first()?;
+        let is_apart = |engine: usize| {
+            row.cells[engine].is_some_and(|theirs| theirs.min > own.max || own.min > theirs.max)
+        };
+        // One that is better in all its runs counts before one whose median is better still, and whose runs say nothing.
+        let behind = others
+            .iter()
+            .find(|&&(engine, ratio)| ratio > 1.0 && is_apart(engine));
+        let &(best, ratio) = behind.or(others.first())?;
         let theirs = row.cells[best]?;
         let sibling = (0..self.engines.len())
             .filter(|&engine| engine != ours && is_ours(self.engines[engine]))
@@ -283,7 +290,7 @@ impl<'r> Comparison<'r> {
             ours_median: own.median,
             ratio,
             better_others: others.iter().filter(|(_, ratio)| *ratio > 1.0).count(),
-            overlap: theirs.min <= own.max && own.min <= theirs.max,
+            overlap: !is_apart(best),
             runs: [theirs.runs, own.runs],
             sibling,
             keeper,

@@ -103,6 +103,8 @@ const KINDS: &[Kind] = &[
     // What operations a second say in another unit, or of another mean, is not counted once more.
     kind("mib_per_second", "MiB a second", HIGHER, Unit::PerSecond, Rank::Context),
     kind("entries_per_second", "entries a second", HIGHER, Unit::PerSecond, Rank::Context),
+    // Attempts a second say the same.
+    kind("successes_per_second", "transfers a second", HIGHER, Unit::PerSecond, Rank::Context),
     kind("harmonic_mean_per_second", "harmonic mean of the rounds", HIGHER, Unit::PerSecond, Rank::Context),
     kind("best_round_per_second", "best round", HIGHER, Unit::PerSecond, Rank::Context),
     kind("*_per_second", "", HIGHER, Unit::PerSecond, Rank::Primary),
@@ -112,6 +114,8 @@ const KINDS: &[Kind] = &[
     kind("*_seconds", "", LOWER, Unit::Seconds, Rank::Primary),
     kind("*_milliseconds", "", LOWER, Unit::Milliseconds, Rank::Primary),
     kind("open_ms", "", LOWER, Unit::Milliseconds, Rank::Upkeep),
+    // One cold call, beside the rate of the same.
+    kind("first_ms", "", LOWER, Unit::Milliseconds, Rank::Context),
     kind("min_ms", "", LOWER, Unit::Milliseconds, Rank::Context),
     kind("max_ms", "", LOWER, Unit::Milliseconds, Rank::Context),
     kind("*_ms", "", LOWER, Unit::Milliseconds, Rank::Primary),

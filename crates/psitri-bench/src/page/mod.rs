@@ -24,6 +24,7 @@ use compare::{Comparison, Standing, Verdict};
 use figures::Rank;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use palette::Palette;
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -85,7 +86,13 @@ impl<'r> Compared<'r> {
     fn new(results: &'r Results) -> Self {
         let cases = results.info.cases.iter();
         let comparisons: Vec<_> = cases.map(|case| Comparison::new(results, case)).collect();
-        let verdicts = comparisons.iter().flat_map(Comparison::verdicts).collect();
+        // Cases of the published pages that differ in their name alone count once.
+        let mut counted = HashSet::new();
+        let first = comparisons.iter().filter(|comparison| {
+            let case = comparison.case;
+            counted.insert((&case.workload, &case.engines, sweep::settings(case)))
+        });
+        let verdicts = first.flat_map(Comparison::verdicts).collect();
         Self {
             results,
             comparisons,

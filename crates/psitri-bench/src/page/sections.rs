@@ -385,10 +385,18 @@ pub fn impacts(comparison: &Comparison<'_>) -> Vec<Impact> {
     };
     let of = |engine: usize| {
         let label = comparison.engines[engine];
+        // Not all attempts succeed, and in the second phase fewer: those that do not write nothing.
+        let both = |figure: &str| {
+            Some((
+                rate("write_only", figure, label)?,
+                rate("write_read", figure, label)?,
+            ))
+        };
+        let (alone, beside) = both("successes_per_second").or_else(|| both("ops_per_second"))?;
         Some(Impact {
             engine,
-            alone: rate("write_only", "ops_per_second", label)?,
-            beside: rate("write_read", "ops_per_second", label)?,
+            alone,
+            beside,
             reads: rate("write_read", "reads_per_second", label),
         })
     };

@@ -31,16 +31,16 @@ impl Sweep<'_> {
     }
 }
 
+/// The options of a case without those that name it.
+pub fn settings(case: &Case) -> BTreeMap<String, String> {
+    let mut options = figures::options(&case.arguments);
+    options.retain(|option, _| !NAMING.contains(&option.as_str()));
+    options
+}
+
 /// All sweeps among the cases, in the order of their first cases.
 pub fn find<'r>(cases: &[&'r Case]) -> Vec<Sweep<'r>> {
-    let options: Vec<_> = cases
-        .iter()
-        .map(|case| {
-            let mut options = figures::options(&case.arguments);
-            options.retain(|option, _| !NAMING.contains(&option.as_str()));
-            options
-        })
-        .collect();
+    let options: Vec<_> = cases.iter().map(|case| settings(case)).collect();
     let mut groups: Vec<(GroupKey, Vec<(f64, &'r Case)>)> = Vec::new();
     for (case, given) in cases.iter().zip(&options) {
         for (option, value) in given {

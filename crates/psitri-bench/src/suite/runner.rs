@@ -166,6 +166,12 @@ impl SuiteOptions {
                         directory.display()
                     );
                 }
+                if known.machine != info.machine || known.engines != info.engines {
+                    bail!(
+                        "{} holds results of another machine or file system, or of other versions or settings of engines: they would be mixed; choose another --out, or add --restart to throw them away",
+                        directory.display()
+                    );
+                }
                 if known.commit != info.commit {
                     bail!(
                         "{} holds results of commit {}: those of {} would be mixed with them; choose another --out, or add --restart to throw them away",
@@ -326,6 +332,8 @@ impl Run<'_> {
         let database = databases.join("db");
         let arguments: Vec<OsString> = self.case.arguments.iter().map(OsString::from).collect();
         let output = File::create(&log)?;
+        // What a run before left, if this program was killed in it, is not to be taken for what this one leaves.
+        remove(&unfinished)?;
         let mut child = driver::child(&arguments, self.engine, &unfinished)?
             .arg("--db-path")
             .arg(&database)
@@ -356,14 +364,34 @@ impl Run<'_> {
 fn wait(child: &mut Child, timeout: Duration) -> Result<Option<String>> {
     match child.wait_timeout(timeout)? {
         None => {
+            // A server that it started would go on beside everything that is measured after it.
+            let own = children(child.id());
             child.kill()?;
             child.wait()?;
+            for process in own {
+                let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+            }
             Ok(Some(format!("killed after {} s", timeout.as_secs())))
         }
         Some(status) => {
             Ok((!matches!(status.code(), Some(0 | 1))).then(|| format!("ended with {status}")))
         }
     }
+}
+
+/// Processes that a process has started itself, as far as the system says.
+fn children(process: u32) -> Vec<rustix::process::Pid> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"))
+        .into_iter()
+        .flatten();
+    let listed = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let all: Vec<String> = listed.collect();
+    let words = all.iter().flat_map(|line| line.split_whitespace());
+    words
+        .filter_map(|word| rustix::process::Pid::from_raw(word.parse().ok()?))
+        .collect()
 }
 
 fn remove(path: &Path) -> Result<()> {

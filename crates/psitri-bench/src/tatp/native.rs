@@ -249,6 +249,8 @@ impl Native {
         (sf_type, data_a): (u8, u8),
     ) -> Result<bool> {
         let mut transaction = self.database.begin(&[&self.subscriber, &self.facility])?;
+        // In the order of the definition: what finds no facility is undone.
+        self.change_subscriber(&mut transaction, s_id, BIT_1_AT, &[bit_1])?;
         let key = key_of_type(s_id, sf_type);
         let Some(facility) = transaction.get(&self.facility, &key)? else {
             return Ok(false);
@@ -256,7 +258,6 @@ impl Native {
         let mut facility: [u8; FACILITY_BYTES] = row(facility, "special_facility")?;
         facility[DATA_A_AT] = data_a;
         transaction.upsert(&self.facility, &key, &facility)?;
-        self.change_subscriber(&mut transaction, s_id, BIT_1_AT, &[bit_1])?;
         transaction.commit()?;
         Ok(true)
     }
@@ -294,11 +295,15 @@ impl Native {
         let keyspaces = &[&self.number, &self.facility, &self.forwarding];
         let mut transaction = self.database.begin(keyspaces)?;
         let s_id = self.id_of(transaction.get(&self.number, number)?)?;
-        let facility_key = key_of_type(s_id, sf_type);
+        // The definition asks for all types of the subscriber.
+        let mut has_type = false;
+        let types = transaction.cursor(&self.facility)?;
+        types.with_prefix(&s_id.to_be_bytes()).for_each(|key, _| {
+            has_type |= key.ends_with(&[sf_type]);
+            ControlFlow::Continue(())
+        })?;
         let key = forwarding_key(s_id, sf_type, start_time);
-        if transaction.get(&self.facility, &facility_key)?.is_none()
-            || transaction.get(&self.forwarding, &key)?.is_some()
-        {
+        if !has_type || transaction.get(&self.forwarding, &key)?.is_some() {
             return Ok(false);
         }
         transaction.upsert(&self.forwarding, &key, &encode_forwarding(forwarding))?;

@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::report::{Phase, Report, Series, Size, grouped};
 use crate::rows;
 use crate::values::{TaggedValues, ValueKind};
-use crate::workers::Recorder;
+use crate::workers::{Recorder, StopOnDrop};
 use crate::workload::{Run, RunOptions, Workload};
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
@@ -235,9 +235,9 @@ fn write_beside_readers<'a, E: Engine>(
                 scope.spawn(move || reader::run(engine, config, values, reader, shared))
             })
             .collect();
+        let stopping = StopOnDrop(&shared.stop);
         let written = write(engine, config, values, run, &shared);
-        // Also when the writer failed, or the others would go on for ever.
-        shared.stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         let read: Result<Vec<reader::Outcome>> = readers
             .into_iter()
             .map(|thread| thread.join().map_err(|_| anyhow!("a reader panicked"))?)

@@ -317,7 +317,7 @@ fn emdb_workloads_find_wrong_reads() {
     let few = &few();
     assert_found::<Kv, Faulty<WRONG_READ>>(few, "kv_get");
     assert_found::<Comparative, Faulty<WRONG_READ>>(few, "compare_read");
-    assert_found::<ConcurrentReads, Faulty<WRONG_READ>>(few, "snapshot_per_get_8_threads");
+    assert_found::<ConcurrentReads, Faulty<WRONG_READ>>(few, "newest_per_get_8_threads");
     assert_found::<ConcurrentReads, Faulty<WRONG_READ>>(few, "snapshot_per_thread_1_threads");
     assert_found::<IndexHotpath, Faulty<WRONG_READ>>(few, "concurrent_mixed_80r_20w_8_threads");
 }

@@ -166,10 +166,10 @@ fn concurrent_reads_pass_in_both_groups() {
     phases_everywhere::<ConcurrentReads>(
         &arguments,
         &[
-            "snapshot_per_get_1_threads",
-            "snapshot_per_get_2_threads",
-            "snapshot_per_get_4_threads",
-            "snapshot_per_get_8_threads",
+            "newest_per_get_1_threads",
+            "newest_per_get_2_threads",
+            "newest_per_get_4_threads",
+            "newest_per_get_8_threads",
             "snapshot_per_thread_1_threads",
             "snapshot_per_thread_2_threads",
             "snapshot_per_thread_4_threads",

@@ -68,8 +68,9 @@ fn not_found(error: StorageError, path: &Path) -> Error {
     if path.is_dir() {
         return error.into();
     }
-    Error::NotFound {
+    Error::Backup {
         path: path.to_owned(),
+        what: "there is no backup here".to_owned(),
     }
 }
 

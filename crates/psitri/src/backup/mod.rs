@@ -164,6 +164,10 @@ impl Database {
     /// Every entry is read once. A snapshot is held meanwhile. Subtrees are copied with their keyspaces; [saved snapshots](Database::save_snapshot)
     /// are not copied.
     ///
+    /// # Errors
+    /// [`Error::Backup`] where the directory is not empty; [`Error::Corrupted`] if the database, or the copy when it is verified, is damaged; and what can go
+    /// wrong when a database is written. What is left in the directory then is no backup, and can be removed.
+    ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
     /// # let dir = tempfile::tempdir().unwrap();
@@ -182,6 +186,9 @@ impl Database {
 
     /// As [`Database::backup`], or what has changed since another backup: [`BackupOptions::since`]. For that the older backups are read beside
     /// the database, and only differences are written.
+    ///
+    /// # Errors
+    /// Those of [`Database::backup`]; [`Error::Backup`] too where the older ones are no backups, or no chain; [`Error::Cancelled`].
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -271,6 +278,9 @@ impl Database {
 
     /// Reads what is known about the backup in a directory.
     ///
+    /// # Errors
+    /// [`Error::Backup`] if there is none, or its manifest is damaged.
+    ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
     /// # let dir = tempfile::tempdir().unwrap();
@@ -286,6 +296,10 @@ impl Database {
     }
 
     /// Makes a database at a new path from a full backup and the incremental ones after it, oldest first. It is closed again: open it.
+    ///
+    /// # Errors
+    /// [`Error::Backup`] where `path` is not empty, or the backups are none, or no chain; [`Error::Corrupted`] if one is damaged; and what can go wrong
+    /// when a database is written. There is no database at `path` then; what was begun beside it, `path` with `.restoring` behind, can be removed.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -309,6 +323,9 @@ impl Database {
     /// As [`Database::restore`], and tells how many entries were written, of those in the backups: a few less if the incremental ones change
     /// or remove what the others have. [`ControlFlow::Break`] ends it with [`Error::Cancelled`]; there is no database at `path` then, and what
     /// was begun under another name can be removed.
+    ///
+    /// # Errors
+    /// Those of [`Database::restore`], and [`Error::Cancelled`].
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -5,7 +5,6 @@ use std::thread::JoinHandle;
 use crate::{
     Result,
     engine::Engine,
-    error::Error,
     lookup, merger,
     storage::StorageError,
     sync::{Arc, Mutex, Ordering},
@@ -46,7 +45,9 @@ impl Hold {
 fn run_guarded(engine: &Engine, body: fn(&Engine)) {
     let run = std::panic::AssertUnwindSafe(|| body(engine));
     if std::panic::catch_unwind(run).is_err() {
-        engine.poison(&Error::BackgroundPanic);
+        engine.poison_for(
+            "a background thread panicked, which is a defect: please report it".to_owned(),
+        );
     }
 }
 

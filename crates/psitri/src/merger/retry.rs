@@ -51,7 +51,7 @@ mod tests {
     use crate::Error;
 
     fn failed() -> Result<()> {
-        Err(Error::BackgroundPanic)
+        Err(Error::ReadOnly)
     }
 
     #[test]

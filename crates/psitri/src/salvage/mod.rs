@@ -148,7 +148,7 @@ impl<'o> SalvageOptions<'o> {
 /// See `docs/recovery.md`.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is neither a data file nor a log, a lock held by somebody else, a format of another release, and all that can go
+/// [`Error::NotFound`] if there is neither a data file nor a log, [`Error::Backup`] if `target` is not empty, a lock held by somebody else, a format of another release, and all that can go
 /// wrong when the new database is written. Damage is no error.
 ///
 /// ```

@@ -79,7 +79,7 @@ fn keys_and_values_of_transactions() {
     assert_error!(
         txn.insert(&keyspace, b"kept", b""),
         Error::KeyExists,
-        "insert: the key exists already; use upsert or update to replace its value"
+        "the key exists already; upsert and update replace its value, and a subtree goes to a key that does not exist"
     );
     assert_error!(
         txn.update(&keyspace, b"absent", b""),
@@ -321,7 +321,7 @@ fn ways_of_opening() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let shown = path.display();
-    let absent = format!("{shown}: no database here; use open or create to make one");
+    let absent = format!("{shown}: there is no database here; open and create make one");
     assert_error!(
         Options::new().open_existing(&path),
         Error::NotFound { .. },
@@ -588,7 +588,7 @@ fn a_nested_transaction_that_is_too_large_can_be_aborted() {
     assert!(matches!(failure, Error::BufferFull { .. }), "{failure:?}");
     assert_eq!(
         failure.to_string(),
-        "the write buffer's address space of 67108864 bytes is exhausted; use smaller transactions or begin_direct"
+        "the write buffer's address space of 67108864 bytes is exhausted; write less inside of one nested transaction"
     );
     nested.abort();
     assert_eq!(txn.count(&keyspace, ..).unwrap(), 2);

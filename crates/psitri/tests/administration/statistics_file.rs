@@ -131,7 +131,7 @@ fn damage_is_no_record_and_does_not_disturb_the_owner() {
     ] {
         fs::write(path.join("stats"), content).unwrap();
         let error = StatsRecord::read(&path).unwrap_err();
-        assert!(matches!(error, Error::Corrupted { .. }));
+        assert!(matches!(error, Error::Statistics { .. }));
         assert!(error.to_string().contains(part), "{error}");
     }
     // A directory in the way: no statistics, and everything else as ever.

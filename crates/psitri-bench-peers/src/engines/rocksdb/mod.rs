@@ -34,8 +34,8 @@ use rocksdb::{
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::{fs, io, thread};
+use std::sync::{Arc, Mutex};
+use std::{fs, io, mem, thread};
 
 pub use plain::Plain;
 pub use transactions::Transactions;
@@ -189,6 +189,8 @@ pub struct Rocks<K: Kind> {
     access: Access,
     options: Options,
     path: PathBuf,
+    /// Tables of bulk loads. Their writer has the system forget a file's pages when it is done.
+    loaded: Mutex<Vec<File>>,
 }
 
 fn syncs(sync_mode: SyncMode) -> bool {
@@ -244,6 +246,7 @@ impl<K: Kind> Rocks<K> {
             },
             options,
             path: path.to_owned(),
+            loaded: Mutex::default(),
         })
     }
 
@@ -251,8 +254,16 @@ impl<K: Kind> Rocks<K> {
     fn ingest(&self, sorted: &[(&[u8], &[u8])]) -> Result<()> {
         let directory = self.path.join(LOAD_DIRECTORY);
         fs::create_dir_all(&directory)?;
-        let outcome = write_tables(&self.options, &directory, sorted)
-            .and_then(|tables| self.database.ingest(tables));
+        let outcome = write_tables(&self.options, &directory, sorted).and_then(|tables| {
+            // Under the names that they are moved to they are the same files.
+            let files = tables.iter().map(File::open);
+            let files = files.collect::<io::Result<Vec<File>>>()?;
+            self.loaded
+                .lock()
+                .expect("nothing panics with it")
+                .extend(files);
+            self.database.ingest(tables)
+        });
         let removed = fs::remove_dir_all(&directory);
         outcome?;
         Ok(removed?)
@@ -277,9 +288,6 @@ fn write_tables(
             writer.put(key, value)?;
         }
         writer.finish()?;
-        // The writer has the system forget the file's pages when it is done. They are read again, so that the workload finds them in
-        // memory, as it does after every other way to load.
-        io::copy(&mut File::open(&table)?, &mut io::sink())?;
         tables.push(table);
     }
     Ok(tables)
@@ -367,6 +375,14 @@ impl<K: Kind> Engine for Rocks<K> {
         }
         sorted.sort_unstable_by_key(|(key, _)| *key);
         self.ingest(&sorted)
+    }
+
+    fn recall_load(&self) -> Result<()> {
+        let files = mem::take(&mut *self.loaded.lock().expect("nothing panics with it"));
+        for mut file in files {
+            io::copy(&mut file, &mut io::sink())?;
+        }
+        Ok(())
     }
 
     #[inline]

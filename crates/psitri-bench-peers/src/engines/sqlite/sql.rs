@@ -4,7 +4,7 @@
 //! statements is not used, for the workloads keep theirs. Statements are reset after each use, by rusqlite when it drops the rows.
 use super::{FILE_NAME, MAPPED_BYTES_MAX};
 use anyhow::{Context, Result, ensure};
-use psitri_bench::engine::Description;
+use psitri_bench::engine::{CACHE_BYTES_COMMON, Description};
 use psitri_bench::sql::engine::{
     Journal, Row, SqlEngine, SqlSettings, Statement, Synchronous, Value,
 };
@@ -102,7 +102,10 @@ impl SqlEngine for SqliteSql {
             settings: vec![
                 format!("journal_mode {}", journal(settings)),
                 format!("synchronous {}", synchronous(settings)),
-                format!("mmap_size {MAPPED_BYTES_MAX}, prepared statements, one connection"),
+                format!(
+                    "mmap_size {MAPPED_BYTES_MAX}, cache_size {} KiB, prepared statements, one connection",
+                    CACHE_BYTES_COMMON >> 10
+                ),
             ],
         }
     }
@@ -123,6 +126,8 @@ impl SqlEngine for SqliteSql {
         );
         connection.pragma_update(None, "synchronous", synchronous(settings))?;
         connection.pragma_update(None, "mmap_size", MAPPED_BYTES_MAX as i64)?;
+        // Pages in the log are not mapped. Negative is in KiB.
+        connection.pragma_update(None, "cache_size", -((CACHE_BYTES_COMMON >> 10) as i64))?;
         Ok(Self { connection })
     }
 
