@@ -2,12 +2,13 @@
 use crate::arguments::{Cli, Command, Target};
 use crate::bar::Bar;
 use crate::copies;
-use crate::failure::{Failure, NOT_FOUND};
+use crate::failure::{Failure, NOT_FOUND, warn};
 use crate::salvage;
 use crate::text;
 use crate::top;
 use psitri::{Database, Error, Expiry, Keyspace, KeyspaceOptions, Options, Snapshot, StorageError};
 use serde_json::{Value, json};
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -72,7 +73,9 @@ pub fn open_read_only(path: &Path) -> Result<Database, Failure> {
     let opened = match Options::new().open_read_only(path) {
         Err(Error::Storage(StorageError::Locked { holder, .. })) => {
             let who = holder.map_or("another process".to_owned(), |id| format!("process {id}"));
-            eprintln!("psitri: {who} writes to the database; reading its last checkpoint");
+            warn(&format!(
+                "{who} writes to the database; reading its last checkpoint"
+            ));
             Options::new().open_beside_writer(path)
         }
         opened => opened,
@@ -112,6 +115,14 @@ pub fn keyspace_or_new(
 
 pub fn not_found() -> ExitCode {
     ExitCode::from(NOT_FOUND)
+}
+
+/// Prints what a command has found out. Its exit code says that too, and stands if nobody reads what is printed.
+pub fn print_verdict(out: &mut impl Write, verdict: &dyn fmt::Display) -> Result<(), Failure> {
+    match writeln!(out, "{verdict}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 pub fn print_json(out: &mut impl Write, value: &Value) -> Result<(), Failure> {
@@ -192,18 +203,13 @@ fn verify(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
     drop(bar);
     let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
     if json {
-        print_json(
-            out,
-            &json!({ "ok": errors.is_empty(), "keys": report.keys, "errors": errors }),
-        )?;
+        let found = json!({ "ok": errors.is_empty(), "keys": report.keys, "errors": errors });
+        print_verdict(out, &found)?;
+    } else if errors.is_empty() {
+        print_verdict(out, &format!("no damage found in {} keys", report.keys))?;
     } else {
-        for error in &errors {
-            writeln!(out, "{error}")?;
-        }
-        match errors.len() {
-            0 => writeln!(out, "no damage found in {} keys", report.keys)?,
-            count => writeln!(out, "{count} damaged places")?,
-        }
+        let places = errors.join("\n");
+        print_verdict(out, &format!("{places}\n{} damaged places", errors.len()))?;
     }
     Ok(if errors.is_empty() {
         FOUND

@@ -8,7 +8,7 @@
 //! and the name; its entries have a third column: the moment of their expiry in milliseconds since the Unix epoch, 0 for never.
 use crate::bar::Bar;
 use crate::commands::{FOUND, Outcome, keyspace_or_new, open_read_only, print_json};
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 use crate::text;
 use psitri::{
     BackupInfo, BackupKind, BackupOptions, Database, Entry, Expiry, KeyspaceOptions, Options,
@@ -123,12 +123,12 @@ pub fn dump(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
     writeln!(out, "{DUMP_LAST_LINE}")?;
     let saved = database.saved_snapshots().len();
     if subtrees > 0 {
-        eprintln!(
-            "psitri: {subtrees} keys whose values are subtrees are not in the dump; `psitri backup` copies them"
-        );
+        warn(&format!(
+            "{subtrees} keys whose values are subtrees are not in the dump; `psitri backup` copies them"
+        ));
     }
     if saved > 0 {
-        eprintln!("psitri: {saved} saved snapshots are not in the dump");
+        warn(&format!("{saved} saved snapshots are not in the dump"));
     }
     Ok(FOUND)
 }

@@ -1,6 +1,6 @@
 //! Why a command failed, and the exit code that says so.
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -21,6 +21,11 @@ pub enum Failure {
     Open(PathBuf, psitri::Error),
     Operation(psitri::Error),
     Io(io::Error),
+}
+
+/// Says something on standard error, where somebody may listen.
+pub fn warn(what: &dyn fmt::Display) {
+    let _ = writeln!(io::stderr(), "psitri: {what}");
 }
 
 impl Failure {

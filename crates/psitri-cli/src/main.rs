@@ -22,16 +22,17 @@ fn main() -> ExitCode {
     // clap itself ends the process with code 2 when the usage is wrong.
     let cli = Cli::parse();
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let outcome = commands::run(&cli, &mut out).and_then(|code| {
-        out.flush()?;
-        Ok(code)
+    let outcome = commands::run(&cli, &mut out).and_then(|code| match out.flush() {
+        // What was found stands, whoever reads it.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(code),
     });
     match outcome {
         Ok(code) => code,
         // Whoever read our output has enough of it (`psitri scan ... | head`).
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("psitri: {failure}");
+            failure::warn(&failure);
             failure.exit_code()
         }
     }

@@ -1,5 +1,5 @@
 //! The command that rebuilds a damaged database.
-use crate::commands::{FOUND, Outcome, not_found, print_json};
+use crate::commands::{FOUND, Outcome, not_found, print_verdict};
 use crate::failure::Failure;
 use crate::text;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -40,9 +40,9 @@ pub fn salvage(
     })?;
     bar.finish_and_clear();
     if json {
-        print_json(out, &report_json(&report))?;
+        print_verdict(out, &report_json(&report))?;
     } else {
-        writeln!(out, "{report}")?;
+        print_verdict(out, &report)?;
     }
     Ok(if report.is_whole() {
         FOUND
@@ -81,6 +81,7 @@ fn keyspace_json(keyspace: &SalvagedKeyspace) -> Value {
             SalvagedFrom::FoundCatalog => "found catalog",
             SalvagedFrom::FoundTree => "found tree",
             SalvagedFrom::Log => "log",
+            SalvagedFrom::LogWithoutName => "log without name",
             _ => "other",
         },
         "keys": keyspace.keys,

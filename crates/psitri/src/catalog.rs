@@ -39,6 +39,11 @@ pub(crate) fn is_saved_snapshot(key: &[u8]) -> bool {
     id.is_some_and(|id| id.len() == size_of::<u32>())
 }
 
+/// The root of the counts of shared nodes, if that is what an entry of the catalog has.
+pub(crate) fn shares_root(key: &[u8], value: &[u8]) -> Option<Root> {
+    (key == SHARES_KEY).then(|| decode_root(value)).flatten()
+}
+
 /// A keyspace as the catalog stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CatalogEntry {

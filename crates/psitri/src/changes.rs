@@ -328,7 +328,7 @@ impl ChangeStream for FoldedChanges<'_, '_> {
     }
 }
 
-/// A piece of a stream: as much of it as a merge writes about so many bytes for, or replaces them. The rest stays in the stream.
+/// A piece of a stream: it ends when so many bytes were written, or replaced, by whoever writes to the file. The rest stays in the stream.
 pub(crate) struct Slice<'s, 'p, S> {
     changes: &'s mut S,
     pager: &'p Pager,

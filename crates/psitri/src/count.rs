@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Number of keys from `lo` up to, but not including, `hi`.
-pub(crate) fn count(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Result<u64> {
+pub(crate) fn count<'a>(view: View<'a>, lo: &[u8], hi: Option<&'a [u8]>) -> Result<u64> {
     if hi.is_some_and(|hi| hi <= lo) {
         return Ok(0);
     }
@@ -25,11 +25,8 @@ pub(crate) fn count(view: View<'_>, lo: &[u8], hi: Option<&[u8]>) -> Result<u64>
     }
     let ranges = deleted_ranges(view, lo, hi);
     let mut total = live_in_tree(view, &ranges, lo, hi)?;
-    let mut buffered = Buffered::new(view, lo);
+    let mut buffered = Buffered::new(view, lo, hi);
     while let Some((key, present)) = buffered.next() {
-        if hi.is_some_and(|hi| key >= hi) {
-            break;
-        }
         let in_tree = is_live_in_tree(view, &ranges, key)?;
         total = total + u64::from(present && !in_tree) - u64::from(!present && in_tree);
     }
@@ -44,7 +41,7 @@ pub(crate) fn nth(view: View<'_>, rank: u64) -> Result<Option<Vec<u8>>> {
     let ranges = deleted_ranges(view, &[], None);
     let mut left = rank;
     let mut from = Vec::new();
-    let mut buffered = Buffered::new(view, &[]);
+    let mut buffered = Buffered::new(view, &[], None);
     while let Some((key, present)) = buffered.next() {
         // Tree keys between two buffered ones, then the buffered one itself.
         let between = live_in_tree(view, &ranges, &from, Some(key))?;
@@ -171,11 +168,13 @@ fn nth_live_in_tree(
 struct Buffered<'a> {
     /// Newest first; without those that have nothing, of which not even a cursor is made.
     layers: Vec<(BufferCursor<'a>, &'a KeyspaceBuffer)>,
+    /// Where they end. What nobody sees, or is deleted, is passed without being given: behind this it would be passed in vain.
+    hi: Option<&'a [u8]>,
     csn: u64,
 }
 
 impl<'a> Buffered<'a> {
-    fn new(view: View<'a>, lo: &[u8]) -> Buffered<'a> {
+    fn new(view: View<'a>, lo: &[u8], hi: Option<&'a [u8]>) -> Buffered<'a> {
         let layers = view
             .buffers()
             .filter(|buffer| !buffer.is_empty())
@@ -187,6 +186,7 @@ impl<'a> Buffered<'a> {
             .collect();
         Buffered {
             layers,
+            hi,
             csn: view.csn,
         }
     }
@@ -199,6 +199,9 @@ impl<'a> Buffered<'a> {
                 .filter(|(layer, _)| layer.is_valid())
                 .map(|(layer, _)| layer.key())
                 .min()?;
+            if self.hi.is_some_and(|hi| key >= hi) {
+                return None;
+            }
             let mut decided = None;
             let mut covered = false;
             for (layer, buffer) in &mut self.layers {

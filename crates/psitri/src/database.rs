@@ -283,8 +283,7 @@ impl Database {
     /// ```
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.core.engine.check_writable()?;
-        let keyspace = self.open_keyspace(name)?;
-        self.drop_family(&keyspace)?;
+        self.drop_family(name)?;
         self.core.engine.wait_for_space();
         Ok(())
     }

@@ -67,7 +67,9 @@ impl Events {
 
     fn tell(&self, event: &Event) {
         if let Some(handler) = &self.0 {
-            handler(event);
+            // Others may wait for whoever tells it: a panic goes no further than what the panic hook says of it.
+            let call = std::panic::AssertUnwindSafe(|| handler(event));
+            let _ = std::panic::catch_unwind(call);
         }
     }
 }

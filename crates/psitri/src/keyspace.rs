@@ -226,7 +226,7 @@ pub(crate) struct WriterSlot {
     /// Entries that the next buffer's directory is to expect, by what the last one had.
     pub entries_last: u64,
     /// Everything the open transaction did here, oldest first.
-    pub touched: Vec<Touched>,
+    pub touched: Steps,
     pub ops: OpsBuilder,
     /// Where nothing lives, if that is known (`txn/pop.rs`).
     pub ends: Option<Box<Ends>>,
@@ -239,6 +239,57 @@ impl WriterSlot {
         if let Some(ends) = &mut self.ends {
             ends.note_change(key, kind);
         }
+    }
+}
+
+/// Undoable steps of a transaction, oldest first.
+#[derive(Default)]
+pub(crate) struct Steps {
+    steps: Vec<Touched>,
+    ranges: usize,
+}
+
+impl Steps {
+    #[inline(always)]
+    pub fn push_version(&mut self, entry: EntryRef, version: VersionRef) {
+        self.steps.push(Touched::Version(entry, version));
+    }
+
+    pub fn push_range(&mut self, tombstone: TombstoneRef, bounds: KeyBounds) {
+        self.steps
+            .push(Touched::Range(Box::new((tombstone, bounds))));
+        self.ranges += 1;
+    }
+
+    /// How many of them are versions.
+    pub fn versions(&self) -> usize {
+        self.steps.len() - self.ranges
+    }
+
+    pub fn pop(&mut self) -> Option<Touched> {
+        let step = self.steps.pop();
+        self.ranges -= usize::from(matches!(step, Some(Touched::Range(_))));
+        step
+    }
+
+    /// All of them; none is left.
+    #[inline(always)]
+    pub fn drain(&mut self) -> std::vec::Drain<'_, Touched> {
+        self.ranges = 0;
+        self.steps.drain(..)
+    }
+
+    pub fn clear(&mut self) {
+        self.drain();
+    }
+}
+
+impl std::ops::Deref for Steps {
+    type Target = [Touched];
+
+    #[inline(always)]
+    fn deref(&self) -> &[Touched] {
+        &self.steps
     }
 }
 

@@ -441,7 +441,8 @@ impl Options {
     }
 
     /// Calls `handler` when something happens that a program may want to know of: see [`Event`]. It is called from the thread in which it
-    /// happened, which waits for it: it should be quick, and must not use the database, but hand on what it was told.
+    /// happened, which waits for it: it should be quick, and must not use the database, but hand on what it was told. A panic in it is caught,
+    /// and goes no further than the panic hook.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

@@ -127,13 +127,19 @@ impl<T> Registry<T> {
         }
         loop {
             full_fence();
-            let csn = newest.map_or(0, |newest| newest.load(Ordering::SeqCst));
-            let now = self.current.load(Ordering::SeqCst);
+            let mut now = self.current.load(Ordering::SeqCst);
             if now == state {
-                // SAFETY: states are never null.
-                let state = unsafe { NonNull::new_unchecked(state) };
-                let cell = NonNull::from(&cell.state);
-                return (RawPin { state, cell, index }, csn);
+                // From here on it is not freed, and its address is that of no other: before, one that was published there since may have been taken for it.
+                let csn = newest.map_or(0, |newest| newest.load(Ordering::SeqCst));
+                if newest.is_some() {
+                    now = self.current.load(Ordering::SeqCst);
+                }
+                if now == state {
+                    // SAFETY: states are never null.
+                    let state = unsafe { NonNull::new_unchecked(state) };
+                    let cell = NonNull::from(&cell.state);
+                    return (RawPin { state, cell, index }, csn);
+                }
             }
             state = now;
             cell.state.swap(state, Ordering::SeqCst);

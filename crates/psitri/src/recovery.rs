@@ -88,6 +88,11 @@ pub(crate) fn open(
     options.check()?;
     let read_only = kind == OpenKind::ReadOnly;
     let path = || storage.describe().into();
+    let must_exist = matches!(kind, OpenKind::OpenExisting | OpenKind::ReadOnly);
+    // Before the lock, whose file would stay where there is no database.
+    if must_exist && !storage.exists(DATA_FILE)? {
+        return Err(Error::NotFound { path: path() });
+    }
     let lock = storage.lock(if read_only {
         LockMode::Shared
     } else {
@@ -96,9 +101,7 @@ pub(crate) fn open(
     let exists = storage.exists(DATA_FILE)?;
     match kind {
         OpenKind::Create if exists => return Err(Error::AlreadyExists { path: path() }),
-        OpenKind::OpenExisting | OpenKind::ReadOnly if !exists => {
-            return Err(Error::NotFound { path: path() });
-        }
+        _ if must_exist && !exists => return Err(Error::NotFound { path: path() }),
         _ => {}
     }
     if !exists {

@@ -14,7 +14,7 @@ use crate::{
     layers::View,
     pins::RawPin,
     saved::SavedSnapshot,
-    state::{Aliases, State},
+    state::{Aliases, KeyspaceState, State},
     sync::{Arc, Ordering},
 };
 
@@ -255,6 +255,7 @@ impl Snapshot {
             }
         };
         names.sort_unstable();
+        names.dedup();
         names
     }
 
@@ -280,9 +281,16 @@ impl Snapshot {
         match &self.saved {
             Some(saved) => self.keyspace_by_id(saved.named(name).ok_or_else(not_found)?),
             None => {
-                let mut all = self.state().keyspaces.iter().flatten();
-                let found = all.find(|keyspace| keyspace.core.name() == name);
-                let core = Arc::clone(&found.ok_or_else(not_found)?.core);
+                let all = self.state().keyspaces.iter().flatten();
+                // One that was dropped keeps its name, which another one may have by now.
+                let mut found: Option<&Arc<KeyspaceCore>> = None;
+                for KeyspaceState { core, .. } in all {
+                    let is_named = matches!(core.place(), Place::Named(its) if *its == *name);
+                    if is_named && found.is_none_or(|found| found.dropped.load(Ordering::Acquire)) {
+                        found = Some(core);
+                    }
+                }
+                let core = Arc::clone(found.ok_or_else(not_found)?);
                 Ok(Keyspace { core })
             }
         }

@@ -89,14 +89,14 @@ impl Engine {
         unused > self.slack_bytes(live_bytes) / 2
     }
 
-    /// How much one of `threads` that merge at a time writes, or lets die, between two publications.
+    /// How much `threads` that merge at a time write, or let die, all together between two publications of one of them.
     pub fn slice_bytes(&self, threads: usize) -> u64 {
         let buffer_share = self.options.buffer_bytes as u64 / SLICE_BUFFER_SHARE;
         if self.in_memory {
             return buffer_share;
         }
-        (self.awaiting_bytes_max(&self.pager.held()) / SLICE_PARTS / threads as u64)
-            .max(SLICE_BYTES_MIN)
+        (self.awaiting_bytes_max(&self.pager.held()) / SLICE_PARTS)
+            .max(SLICE_BYTES_MIN * threads as u64)
             .min(buffer_share)
     }
 

@@ -408,7 +408,7 @@ impl Database {
         drop(tree);
         let mut watch = Watch::new("verify", report, ProgressUnit::Bytes);
         watch.expect(live.iter().map(|&units| u64::from(units)).sum::<u64>() * UNIT_BYTES as u64);
-        let mut check = TreeCheck::new(shares, &mut watch);
+        let mut check = TreeCheck::new(shares, state.tree_version, &mut watch);
         let mut report = VerifyReport::default();
         for keyspace in state.keyspaces.iter().flatten() {
             report.keyspaces += 1;

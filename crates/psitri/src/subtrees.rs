@@ -221,10 +221,12 @@ impl Database {
     /// [`Error::KeyspaceNotFound`], [`Error::KeyspaceExists`], [`Error::TooManyKeyspaces`], and those of a checkpoint.
     pub fn clone_keyspace(&self, source: &str, target: &str) -> Result<Keyspace> {
         check_name(target)?;
-        let source = self.open_keyspace(source)?;
-        let find = |_: &Names| Some(Arc::clone(&source.core));
-        let begun = self.begin_with(&[&source], find)?;
-        let (txn, family) = begun.expect("the keyspace is given");
+        let find = |names: &Names| names.by_name.get(source).map(Arc::clone);
+        let not_found = || Error::KeyspaceNotFound {
+            name: source.to_owned(),
+        };
+        let begun = self.begin_with(&[], find)?;
+        let (txn, family) = begun.ok_or_else(not_found)?;
         let create = self.clone_family(&family, Place::Named(Arc::from(target)));
         let structure = Structure {
             create,
@@ -233,16 +235,24 @@ impl Database {
         commit_one(txn, structure)
     }
 
-    /// Removes a keyspace with its subtrees.
-    pub(crate) fn drop_family(&self, keyspace: &Keyspace) -> Result<()> {
-        let find = |_: &Names| Some(Arc::clone(&keyspace.core));
-        let begun = self.begin_with(&[keyspace], find)?;
-        let (txn, family) = begun.expect("the keyspace is given");
-        let structure = Structure {
-            drop: family,
-            ..Structure::default()
-        };
-        txn.commit_structure(structure).map(drop)
+    /// Removes a keyspace with its subtrees: the one that has the name when that counts, and not one that had it before this waited for a lock.
+    pub(crate) fn drop_family(&self, name: &str) -> Result<()> {
+        loop {
+            // That it is not there is found here, without a lock.
+            self.open_keyspace(name)?;
+            let find = |names: &Names| names.by_name.get(name).map(Arc::clone);
+            let Some((txn, family)) = self.begin_with(&[], find)? else {
+                continue;
+            };
+            let structure = Structure {
+                drop: family,
+                drop_name: Some(name.to_owned()),
+                ..Structure::default()
+            };
+            if let Committed::Done(_) = txn.commit_structure(structure)? {
+                return Ok(());
+            }
+        }
     }
 
     fn begin_with_family(

@@ -7,7 +7,7 @@ use std::{
 };
 
 use psitri::{
-    Database, Error, Event, Options,
+    Database, Durability, Error, Event, Options, WriteBatch,
     storage::sim::{CallKind, Fault, FaultError, SimStorage},
 };
 
@@ -141,4 +141,45 @@ fn failures_are_told_once() {
     };
     assert!(!cause.is_empty());
     assert!(matches!(db.begin(&[]), Err(Error::Poisoned { .. })));
+}
+
+/// A handler that panics is its own misfortune: those who wait together get their answers, and closing gives the directory back.
+#[test]
+fn a_handler_that_panics_keeps_nobody_waiting() {
+    let disk = SimStorage::new(1);
+    let options = Options::new()
+        .durability(Durability::Sync)
+        .on_event(|_| panic!("this is said by a test"));
+    let db = Database::open_on(Arc::new(disk.clone()), options).unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let write_all = || {
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4u8)
+                .map(|writer| {
+                    let (db, keyspace) = (&db, &keyspace);
+                    scope.spawn(move || {
+                        let write = |n: u8| {
+                            let mut batch = WriteBatch::new();
+                            batch.upsert(keyspace, &[writer, n], b"v");
+                            db.write(batch)
+                        };
+                        (0..50).map(write).filter(Result::is_ok).count()
+                    })
+                })
+                .collect();
+            writers
+                .into_iter()
+                .map(|it| it.join().unwrap())
+                .sum::<usize>()
+        })
+    };
+    assert_eq!(write_all(), 200);
+    db.checkpoint().unwrap();
+    disk.inject(Fault::nth(CallKind::Sync, 1, FaultError::Io));
+    assert!(write_all() < 200, "the flush failed");
+    disk.clear_faults();
+    drop((keyspace, db));
+    let again = Database::open_on(Arc::new(disk), Options::new()).unwrap();
+    let keyspace = again.open_keyspace("k").unwrap();
+    assert_eq!(again.snapshot().count(&keyspace, ..).unwrap(), 200);
 }

@@ -114,3 +114,28 @@ fn what_is_read_with_a_pin_is_not_older_than_its_state() {
         reader.join().unwrap();
     });
 }
+
+/// A state that nobody pins may be published again, at the same address, as another one: it is not taken for what it was.
+#[test]
+fn a_state_at_the_address_of_another_is_not_taken_for_it() {
+    loom::model(|| {
+        let registry = Arc::new(Registry::new(state(0).0));
+        let csn = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+        let reader = {
+            let (registry, csn) = (registry.clone(), csn.clone());
+            thread::spawn(move || {
+                let (pin, csn) = registry.acquire(&csn);
+                assert!(csn >= pin.number as u64);
+            })
+        };
+        csn.store(1, Ordering::Release);
+        registry.publish(state(1).0);
+        let mut freed = registry.reclaim(|_| {});
+        csn.store(2, Ordering::Release);
+        if let Some(mut again) = freed.pop() {
+            again.number = 2;
+            registry.publish(again);
+        }
+        reader.join().unwrap();
+    });
+}

@@ -140,7 +140,8 @@ impl Run {
         let first = entries[self.start].key(arena);
         let last = entries[self.end() - 1].key(arena);
         debug_assert!(n == 1 || first < last, "(2)");
-        let prefix_bytes = common_prefix(first, last);
+        // No more than the shortest key has: the entries of a damaged leaf may be in no order.
+        let prefix_bytes = common_prefix(first, last).min(self.key_bytes_min as usize);
         let offsets_bytes = 2 * (n + 1);
         let common = SECTIONS_AT + prefix_bytes + self.values_bytes + TAIL_BYTES;
         if self.key_bytes_min == self.key_bytes_max {

@@ -16,11 +16,14 @@ use super::leaf::{
     LeafEncoding, OFFSET_EXTERNAL, SECTIONS_AT, TAIL_BYTES,
 };
 use super::reference::ValuePointer;
-use super::{KEY_BYTES_MAX, UNIT_BYTES};
+use super::{KEY_BYTES_MAX, UNIT_BYTES, VALUE_INLINE_BYTES_MAX};
 
 const fn malformed(what: &'static str) -> NodeError {
     NodeError::Malformed(what)
 }
+
+const KEY_TOO_LONG: NodeError = malformed("leaf: key is too long");
+const VALUE_TOO_LONG: NodeError = malformed("leaf: value is too long to be in a leaf");
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
     bytes
@@ -65,6 +68,15 @@ pub(super) fn structure(bytes: &[u8], kind: NodeKind) -> Result<(), NodeError> {
         && n.saturating_mul(leaf.suffix_bytes as usize) > bytes.len()
     {
         return Err(malformed("leaf: suffixes are longer than the node"));
+    }
+    // A merge packs the entries again.
+    if leaf.encoding != LeafEncoding::Slotted
+        && leaf.prefix_bytes as usize + usize::from(leaf.suffix_bytes) > KEY_BYTES_MAX
+    {
+        return Err(KEY_TOO_LONG);
+    }
+    if leaf.uniform() && leaf.value_bytes as usize > VALUE_INLINE_BYTES_MAX {
+        return Err(VALUE_TOO_LONG);
     }
     let usable = bytes.len() - TAIL_BYTES;
     let data_at = leaf.data_at as usize;
@@ -134,6 +146,12 @@ fn offsets(bytes: &[u8], leaf: &Leaf<'_>, data_at: usize, usable: usize) -> Resu
         };
         if suffix_bytes > end - start {
             return Err(malformed("leaf: suffix is longer than its entry"));
+        }
+        if slotted && leaf.prefix_bytes as usize + suffix_bytes > KEY_BYTES_MAX {
+            return Err(KEY_TOO_LONG);
+        }
+        if !leaf.uniform() && end - start - suffix_bytes > VALUE_INLINE_BYTES_MAX {
+            return Err(VALUE_TOO_LONG);
         }
         if external && end - start - suffix_bytes != ValuePointer::ENCODED_BYTES {
             return Err(malformed("leaf: external value is not a pointer"));

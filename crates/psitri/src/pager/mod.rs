@@ -99,6 +99,8 @@ pub(crate) struct Pager {
     maps: Mutex<Vec<ReadMap>>,
     /// One bit a unit of the pages that were there at open; set when the node that begins there was checked.
     checked: Vec<AtomicU64>,
+    /// Version of the trees that were there at open.
+    version_opened: u64,
     /// Length of the file as the page map has it: whoever was given a reference sees that its page is there.
     end_bytes: AtomicU64,
     space: Mutex<Space>,
@@ -220,6 +222,7 @@ impl Pager {
             mapped_bytes: AtomicU64::new(read_map.len()),
             maps: Mutex::new(vec![read_map]),
             checked,
+            version_opened: tree_version,
             end_bytes: AtomicU64::new(needed),
             space: Mutex::new(Space {
                 map,
@@ -263,7 +266,7 @@ impl Pager {
                 self.check_node(at)?;
             }
         } else if !self.is_inside(at.byte_offset(), at.bytes()) {
-            self.check_range(at.byte_offset(), at.bytes() as u64)?;
+            self.check_node_range(at)?;
         }
         Ok(self.bytes(at.byte_offset(), at.bytes()))
     }
@@ -374,7 +377,7 @@ impl Pager {
     /// Whether the file has these bytes. It may have grown since; `check_range` knows.
     #[inline]
     fn is_inside(&self, offset: u64, len: usize) -> bool {
-        offset.saturating_add(len as u64) <= self.end_bytes.load(Ordering::Acquire)
+        len > 0 && offset.saturating_add(len as u64) <= self.end_bytes.load(Ordering::Acquire)
     }
 
     #[inline(never)]
@@ -391,20 +394,40 @@ impl Pager {
     }
 
     #[cold]
+    fn check_node_range(&self, at: NodeRef) -> Result<()> {
+        if at.units() == 0 {
+            return Err(Error::corrupted(
+                DATA_FILE,
+                at.byte_offset(),
+                "a reference to a node without a length",
+            ));
+        }
+        self.check_range(at.byte_offset(), at.bytes() as u64)
+    }
+
+    /// The first look at a node that this process did not write: (4).
+    #[cold]
     fn check_node(&self, at: NodeRef) -> Result<()> {
-        self.check_range(at.byte_offset(), at.bytes() as u64)?;
-        let bytes = self.bytes(at.byte_offset(), at.bytes());
-        node::check(bytes, at)
-            .and_then(|()| node::validate(bytes).map(drop))
-            .map_err(|e| Error::corrupted(DATA_FILE, at.byte_offset(), e.to_string()))?;
+        self.recheck_node(at)?;
+        if node::birth(self.bytes(at.byte_offset(), at.bytes())) > self.version_opened {
+            return Err(Error::corrupted(
+                DATA_FILE,
+                at.byte_offset(),
+                "a node is younger than the tree that it belongs to",
+            ));
+        }
         self.mark_checked(at);
         Ok(())
     }
 
     /// Checks a node whether or not it was checked before, for `verify`.
     pub fn recheck_node(&self, at: NodeRef) -> Result<&[u8]> {
-        self.check_node(at)?;
-        Ok(self.bytes(at.byte_offset(), at.bytes()))
+        self.check_node_range(at)?;
+        let bytes = self.bytes(at.byte_offset(), at.bytes());
+        node::check(bytes, at)
+            .and_then(|()| node::validate(bytes).map(drop))
+            .map_err(|e| Error::corrupted(DATA_FILE, at.byte_offset(), e.to_string()))?;
+        Ok(bytes)
     }
 
     /// Checks a value whether or not it was checked before, for `verify` and for replay.

@@ -2,7 +2,7 @@
 
 use super::{CATALOG, Job, SalvagedFrom, Source, file::Superblocks, for_each_entry, walk::Walk};
 use crate::{
-    catalog::{CatalogEntry, is_keyspace, is_saved_snapshot},
+    catalog::{CatalogEntry, is_keyspace, is_saved_snapshot, shares_root},
     tree::Root,
 };
 
@@ -29,12 +29,15 @@ impl Job<'_, '_> {
                 node: superblock.catalog,
                 keys: superblock.catalog_keys,
             };
+            let mut shares = None;
             let mut walk = Walk::new(self.file, catalog, version);
             while let Some(bytes) = walk.next_leaf() {
                 for_each_entry(&bytes, |key, stored| {
                     if !is_keyspace(key) {
                         others += 1;
                         self.report.snapshots_left_out += u64::from(is_saved_snapshot(key));
+                        let value = self.file.stored(stored);
+                        shares = shares.or(value.and_then(|value| shares_root(key, &value)));
                         return;
                     }
                     let value = self.file.stored(stored);
@@ -51,6 +54,13 @@ impl Job<'_, '_> {
             }
             self.owners
                 .extend(walk.reached.iter().map(|&at| (at, CATALOG)));
+            // Its leaves are no entries of any keyspace.
+            if let Some(root) = shares {
+                let mut walk = Walk::new(self.file, root, version);
+                while walk.next_leaf().is_some() {}
+                self.owners
+                    .extend(walk.reached.iter().map(|&at| (at, CATALOG)));
+            }
             for range in &walk.lost {
                 damage.push(format!(
                     "catalog: {} entries at offset {}: {}",

@@ -102,7 +102,15 @@ impl Job<'_, '_> {
                             values_lost += 1;
                             changes.push(Change::Delete(keyspace, key));
                         }
-                        Err(_) => return Ok(false),
+                        Err(what) => {
+                            // Behind the last record nothing else tells of it.
+                            let offset = ValuePointer::decode(&pointer).byte_offset();
+                            self.report.log.damage.push(format!(
+                                "data, byte {offset}: a value of commit {} cannot be read: {what}",
+                                record.csn
+                            ));
+                            return Ok(false);
+                        }
                     }
                 }
                 Op::Delete { keyspace, key } if self.is_news(record, keyspace, replay)? => {
@@ -141,18 +149,25 @@ impl Job<'_, '_> {
             return Ok(record.csn > written.csn_merged);
         }
         if !replay.knows_all {
-            self.add_keyspace(id, &format!("unnamed-{id}"), None)?;
+            let name = format!("unnamed-{id}");
+            self.add_keyspace(id, &name, None, SalvagedFrom::LogWithoutName)?;
         }
         Ok(!replay.knows_all)
     }
 
-    fn add_keyspace(&mut self, id: u32, name: &str, expiry: Option<u64>) -> Result<()> {
+    fn add_keyspace(
+        &mut self,
+        id: u32,
+        name: &str,
+        expiry: Option<u64>,
+        from: SalvagedFrom,
+    ) -> Result<()> {
         let keyspace = self.create_keyspace(name, expiry)?;
         let index = self.report.keyspaces.len();
         self.report.keyspaces.push(SalvagedKeyspace {
             name: keyspace.name(),
             id: Some(id),
-            from: SalvagedFrom::Log,
+            from,
             keys: 0,
             lost: Vec::new(),
             values_lost: Vec::new(),
@@ -172,11 +187,15 @@ impl Job<'_, '_> {
 
     fn change_catalog(&mut self, op: Op<'_>) -> Result<()> {
         match op {
-            Op::CreateKeyspace { id, name, expiry } if !self.ids.contains_key(&id) => {
-                self.add_keyspace(id, &String::from_utf8_lossy(name), expiry)
-            }
+            Op::CreateKeyspace { id, name, expiry } if !self.ids.contains_key(&id) => self
+                .add_keyspace(
+                    id,
+                    &String::from_utf8_lossy(name),
+                    expiry,
+                    SalvagedFrom::Log,
+                ),
             Op::PlaceSubtree { id, .. } if !self.ids.contains_key(&id) => {
-                self.add_keyspace(id, &format!("subtree-{id}"), None)?;
+                self.add_keyspace(id, &format!("subtree-{id}"), None, SalvagedFrom::Log)?;
                 let index = self.ids[&id].index;
                 self.report.keyspaces[index].was_subtree = true;
                 Ok(())

@@ -272,14 +272,18 @@ impl Job<'_, '_> {
         for source in &sources {
             self.read_keyspace(source, &mut done, all)?;
         }
-        for source in &sources {
-            self.fill_lost_ranges(source.entry.id)?;
-        }
         let known = sources.len() as u64;
         let missing = keyspaces_expected.map(|expected| expected.saturating_sub(known));
         self.report.keyspaces_lost = missing.unwrap_or(0);
-        if missing != Some(0) {
-            self.write_trees_without_name()?;
+        let is_any_lost = |told: &SalvagedKeyspace| !told.lost.is_empty();
+        if missing != Some(0) || self.report.keyspaces.iter().any(is_any_lost) {
+            let orphans = self.orphans();
+            for source in &sources {
+                self.fill_lost_ranges(source.entry.id, &orphans)?;
+            }
+            if missing != Some(0) {
+                self.write_trees_without_name(&orphans)?;
+            }
         }
         let is_found = |source: &Source| source.from != SalvagedFrom::Checkpoint;
         let newest = superblocks.newest.filter(|_| !sources.iter().any(is_found));

@@ -2,33 +2,73 @@
 
 use std::collections::HashMap;
 
-use super::{Job, SalvagedFrom, SalvagedKeyspace, TREES_MAX, for_each_entry, walk::Walk};
+use super::{
+    CATALOG, Job, LostRange, SalvagedFrom, SalvagedKeyspace, TREES_MAX, for_each_entry, walk::Walk,
+};
 use crate::{
     Keyspace, Result,
     backup::ingest,
+    expiry::EXPIRY_BYTES,
     node::{Delta, NodeRef, Stored},
     tree::Root,
 };
 
+/// What no tree leads to.
+pub(super) struct Orphans {
+    /// Whose each family is, as far as a tree that was walked tells, or what is in it.
+    families: HashMap<usize, usize>,
+    /// Leaves by whose they are, if that is known; without those of catalogs.
+    leaves: HashMap<Option<usize>, Vec<usize>>,
+}
+
+/// Whether something with keys from `first` to `last` has one in one of the ranges, which are disjoint and in order.
+fn is_lost(lost: &[LostRange], first: &[u8], last: &[u8]) -> bool {
+    let ends_before = |range: &LostRange| range.to.as_ref().is_some_and(|to| &to[..] <= first);
+    let next = lost.partition_point(ends_before);
+    lost.get(next).is_some_and(|range| &range.from[..] <= last)
+}
+
 impl Job<'_, '_> {
+    /// To be called when all trees were read that something leads to.
+    pub(super) fn orphans(&mut self) -> Orphans {
+        let mut families = self.families();
+        let file = self.file;
+        self.scan();
+        let scan = self.scan.as_mut().expect("just made");
+        for leaf in scan.catalogs(file) {
+            families
+                .entry(scan.family_of(leaf.index))
+                .or_insert(CATALOG);
+        }
+        let mut leaves: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
+        for leaf in 0..scan.nodes.len() {
+            if scan.nodes[leaf].level > 0 || self.owners.contains_key(&scan.nodes[leaf].at) {
+                continue;
+            }
+            let owner = families.get(&scan.family_of(leaf)).copied();
+            if owner != Some(CATALOG) {
+                leaves.entry(owner).or_default().push(leaf);
+            }
+        }
+        Orphans { families, leaves }
+    }
+
     /// Step 3.
-    pub(super) fn fill_lost_ranges(&mut self, id: u32) -> Result<()> {
+    pub(super) fn fill_lost_ranges(&mut self, id: u32, orphans: &Orphans) -> Result<()> {
         let index = self.ids[&id].index;
         if self.report.keyspaces[index].lost.is_empty() {
             return Ok(());
         }
-        let families = self.families();
         let lost = std::mem::take(&mut self.report.keyspaces[index].lost);
         let mut leaves = Vec::new();
-        self.scan();
-        let scan = self.scan.as_mut().expect("just made");
-        for leaf in 0..scan.nodes.len() {
-            let is_free = !self.owners.contains_key(&scan.nodes[leaf].at)
-                && families
-                    .get(&scan.family_of(leaf))
-                    .is_none_or(|owner| *owner == index);
-            if is_free && (lost.iter()).any(|r| scan.overlaps(leaf, &r.from, r.to.as_deref())) {
-                leaves.push((scan.nodes[leaf].birth, scan.nodes[leaf].at));
+        let scan = self.scan.as_ref().expect("there are orphans");
+        for owner in [None, Some(index)] {
+            for &leaf in orphans.leaves.get(&owner).into_iter().flatten() {
+                let found = &scan.nodes[leaf];
+                let named = found.named.as_ref();
+                if named.is_some_and(|(first, last)| is_lost(&lost, first, last)) {
+                    leaves.push((found.birth, found.at));
+                }
             }
         }
         // Of equal keys the last one counts.
@@ -38,12 +78,13 @@ impl Job<'_, '_> {
             .ids
             .get(&id)
             .and_then(|written| written.keyspace.core.expiry);
-        if let Some((keyspace, entries)) = self.write_leaves(&leaves, &name, expiry, |key| {
-            lost.iter().any(|range| {
-                key >= range.from.as_slice()
-                    && range.to.as_ref().is_none_or(|to| key < to.as_slice())
-            })
-        })? {
+        // A leaf without a family may be of any keyspace: what cannot be an entry of this one is none.
+        let value_bytes_min = if expiry.is_some() { EXPIRY_BYTES } else { 0 };
+        if let Some((keyspace, entries)) =
+            self.write_leaves(&leaves, &name, expiry, |key, value| {
+                value.len() >= value_bytes_min && is_lost(&lost, key, key)
+            })?
+        {
             let told = &mut self.report.keyspaces[index];
             told.possibly_old = entries;
             told.possibly_old_in = Some(keyspace.name());
@@ -61,7 +102,7 @@ impl Job<'_, '_> {
         leaves: &[(u64, NodeRef)],
         name: &str,
         expiry: Option<u64>,
-        is_wanted: impl Fn(&[u8]) -> bool,
+        is_wanted: impl Fn(&[u8], &[u8]) -> bool,
     ) -> Result<Option<(Keyspace, u64)>> {
         let mut entries = leaves.iter().flat_map(|&(_, at)| {
             let mut entries = Vec::new();
@@ -72,7 +113,7 @@ impl Job<'_, '_> {
                     Stored::External(pointer) if pointer.subtree().is_some() => return,
                     Stored::External(pointer) => self.file.value(&pointer),
                 };
-                if let Some(value) = value.ok().filter(|_| is_wanted(key)) {
+                if let Some(value) = value.ok().filter(|value| is_wanted(key, value)) {
                     entries.push((key.to_vec(), value));
                 }
             });
@@ -91,7 +132,6 @@ impl Job<'_, '_> {
         Ok(Some((keyspace, count)))
     }
 
-    /// Whose each family is, as far as a tree that was walked tells.
     fn families(&mut self) -> HashMap<usize, usize> {
         let owners = std::mem::take(&mut self.owners);
         let scan = self.scan();
@@ -106,15 +146,13 @@ impl Job<'_, '_> {
     }
 
     /// Step 4.
-    pub(super) fn write_trees_without_name(&mut self) -> Result<()> {
-        let families = self.families();
+    pub(super) fn write_trees_without_name(&mut self, orphans: &Orphans) -> Result<()> {
         let mut trees = Vec::new();
         let mut leaves = Vec::new();
-        self.scan();
-        let scan = self.scan.as_mut().expect("just made");
+        let scan = self.scan.as_mut().expect("there are orphans");
         for (family, root) in scan.roots() {
             let found = &scan.nodes[root];
-            if families.contains_key(&family) {
+            if orphans.families.contains_key(&family) {
                 continue;
             }
             if found.level == 0 {
@@ -146,7 +184,7 @@ impl Job<'_, '_> {
         }
         leaves.sort();
         if let Some((keyspace, keys)) =
-            self.write_leaves(&leaves, "salvaged-leaves", None, |_| true)?
+            self.write_leaves(&leaves, "salvaged-leaves", None, |_, _| true)?
         {
             self.report.keyspaces.push(SalvagedKeyspace {
                 name: keyspace.name(),

@@ -12,8 +12,10 @@ pub enum SalvagedFrom {
     FoundCatalog,
     /// A tree without a name that was found by scanning the file.
     FoundTree,
-    /// The log alone.
+    /// The log alone, which has its creation.
     Log,
+    /// The log alone, which has entries of it. It has no name: what said it is lost.
+    LogWithoutName,
 }
 
 /// Keys that cannot be read.
@@ -71,7 +73,7 @@ impl SalvagedKeyspace {
         (self.lost.iter()).fold(0, |sum, range| sum.saturating_add(range.keys))
     }
 
-    /// Whether every entry that the checkpoint had is there, unchanged. Keys whose values were subtrees do not count: see
+    /// Whether every entry that the checkpoint had is there, unchanged; true if it had no such keyspace, and the log has its creation. Keys whose values were subtrees do not count: see
     /// [`SalvageReport::subtrees_detached`].
     ///
     /// ```
@@ -82,7 +84,9 @@ impl SalvagedKeyspace {
     /// # }
     /// ```
     pub fn is_whole(&self) -> bool {
-        self.from == SalvagedFrom::Checkpoint && self.lost.is_empty() && self.values_lost.is_empty()
+        matches!(self.from, SalvagedFrom::Checkpoint | SalvagedFrom::Log)
+            && self.lost.is_empty()
+            && self.values_lost.is_empty()
     }
 }
 
@@ -190,6 +194,7 @@ impl fmt::Display for SalvagedKeyspace {
                 ", of a tree found by scanning, without its name; possibly old as a whole"
             }
             SalvagedFrom::Log => "; it is in the log only",
+            SalvagedFrom::LogWithoutName => "; it is in the log only, without its name",
         })?;
         for range in &self.lost {
             write!(f, "\n  lost: {} keys from {}", range.keys, Key(&range.from))?;

@@ -29,7 +29,7 @@ pub(super) struct Found {
     pub level: u8,
     pub is_leaf: bool,
     pub keys: u64,
-    named: Named,
+    pub named: Named,
     has_parent: bool,
 }
 
@@ -151,15 +151,6 @@ impl Scan {
 
     pub fn index_of(&self, at: NodeRef) -> Option<usize> {
         self.by_ref.get(&at.with_deltas(false)).copied()
-    }
-
-    /// Whether a leaf has keys from `from` up to below `to`.
-    pub fn overlaps(&self, index: usize, from: &[u8], to: Option<&[u8]>) -> bool {
-        let found = &self.nodes[index];
-        found.level == 0
-            && found.named.as_ref().is_some_and(|(first, last)| {
-                last.as_slice() >= from && to.is_none_or(|to| first.as_slice() < to)
-            })
     }
 
     /// For each family the node from which most of it is reached: the newest of those without a parent.

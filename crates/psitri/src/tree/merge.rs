@@ -35,7 +35,7 @@ use emit::Level;
 use placement::{Content, Placement};
 use slack::Slack;
 
-use super::{Node, Root, ask_for_leaf_behind, leaf_behind, open_root, walk};
+use super::{Node, Root, ask_for_leaf_behind, leaf_behind, open_below, open_child, walk};
 use crate::{
     Result,
     expiry::Judge,
@@ -99,7 +99,7 @@ pub(crate) fn merge<S: ChangeStream>(
     if root.node.is_null() {
         merger.insert_below(None)?;
     } else {
-        merger.visit(root.node, &[], None)?;
+        merger.visit(root.node, None, &[], None)?;
     }
     merger.close()
 }
@@ -201,10 +201,16 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
     }
 
     /// Takes a node apart that has changes below it, or that a neighbour needs to be filled with.
-    fn visit(&mut self, at: NodeRef, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
+    fn visit(
+        &mut self,
+        at: NodeRef,
+        parent_level: Option<u8>,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+    ) -> Result<()> {
         let pager = self.sink.pager();
         let bytes = pager.node(at)?;
-        let node = open_root(pager, at)?;
+        let node = open_below(pager, at, parent_level)?;
         if let Node::Leaf(leaf) = node {
             let found = Found::new(at, leaf, None);
             if self.wants_delta(found) {
@@ -271,7 +277,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
                 if was_before && inner.level() == 1 {
                     self.ask_for_children_behind(inner, index);
                 }
-                self.visit(child, &child_lower, bound)?;
+                self.visit(child, Some(inner.level()), &child_lower, bound)?;
             } else {
                 self.attach(
                     inner.level() - 1,
@@ -311,7 +317,7 @@ impl<'m, 'p, S: ChangeStream> Merger<'m, 'p, S> {
             let pager = self.sink.pager();
             let bytes = pager.node(at)?;
             self.sink.kill_node(at, node::birth(bytes));
-            match open_root(pager, at)? {
+            match open_child(pager, at, level + 1)? {
                 Node::Leaf(leaf) => self.push_leaf_entries(leaf, lower)?,
                 Node::Delta(delta) => {
                     self.push_changed_entries(delta, leaf_behind(pager, delta)?, lower)?;

@@ -60,6 +60,15 @@ pub(crate) fn open_root(pager: &Pager, at: NodeRef) -> Result<Node<'_>> {
     Ok(view(pager.node(at)?))
 }
 
+/// Reads a node: a root, whatever its level, or a child of a node on level `parent_level`.
+#[inline]
+pub(crate) fn open_below(pager: &Pager, at: NodeRef, parent_level: Option<u8>) -> Result<Node<'_>> {
+    match parent_level {
+        None => open_root(pager, at),
+        Some(level) => open_child(pager, at, level),
+    }
+}
+
 /// Reads a child of a node on level `parent_level`.
 #[inline]
 pub(crate) fn open_child(pager: &Pager, at: NodeRef, parent_level: u8) -> Result<Node<'_>> {

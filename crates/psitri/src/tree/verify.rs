@@ -13,6 +13,8 @@ use crate::{
 
 /// What the check of several trees found.
 pub(crate) struct TreeCheck<'w, 'r, 'f> {
+    /// No node is younger.
+    version: u64,
     pub nodes: u64,
     /// Nodes that are deltas.
     pub deltas: u64,
@@ -36,8 +38,12 @@ struct Shared {
 }
 
 impl<'w, 'r, 'f> TreeCheck<'w, 'r, 'f> {
-    /// A check of trees that share these nodes and values. `watch` is told of the bytes that were checked.
-    pub fn new(shares: HashMap<u64, Share>, watch: &'w mut Watch<'r, 'f>) -> TreeCheck<'w, 'r, 'f> {
+    /// A check of trees of one version that share these nodes and values. `watch` is told of the bytes that were checked.
+    pub fn new(
+        shares: HashMap<u64, Share>,
+        version: u64,
+        watch: &'w mut Watch<'r, 'f>,
+    ) -> TreeCheck<'w, 'r, 'f> {
         let shared = shares.into_iter().map(|(address, expected)| {
             let shared = Shared {
                 expected,
@@ -47,6 +53,7 @@ impl<'w, 'r, 'f> TreeCheck<'w, 'r, 'f> {
             (address, shared)
         });
         TreeCheck {
+            version,
             nodes: 0,
             deltas: 0,
             keys: 0,
@@ -145,6 +152,12 @@ fn verify_first(
         return Err(damaged(
             at,
             "the reference to it says wrongly whether it leads to deltas",
+        ));
+    }
+    if node::birth(bytes) > check.version {
+        return Err(damaged(
+            at,
+            "a node is younger than the tree that it belongs to",
         ));
     }
     check.nodes += 1;

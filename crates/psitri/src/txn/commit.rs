@@ -5,7 +5,7 @@ use crate::{
     Durability, Result,
     buffer::{BufferWriter, EntryRef, Kind, VersionRef},
     commit::Logged,
-    keyspace::{Touched, WriterSlot},
+    keyspace::{Steps, Touched, WriterSlot},
     wal::ops::{OpsBuilder, Write},
 };
 
@@ -148,8 +148,8 @@ pub(super) fn written(
 }
 
 /// Gives the versions of steps their CSN, and forgets the steps.
-fn stamp(buffer: &mut BufferWriter, touched: &mut Vec<Touched>, csn: u64) {
-    for step in touched.drain(..) {
+fn stamp(buffer: &mut BufferWriter, touched: &mut Steps, csn: u64) {
+    for step in touched.drain() {
         match step {
             Touched::Version(_, version) => buffer.stamp(version, csn),
             Touched::Range(range) => buffer.stamp_range_tombstone(&range.0, csn),

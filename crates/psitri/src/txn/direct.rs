@@ -377,7 +377,7 @@ impl Part {
             arena_bytes,
         );
         let mut deleted: Vec<&KeyBounds> = Vec::new();
-        for step in touched {
+        for step in touched.iter() {
             match step {
                 Touched::Range(range) => deleted.push(&range.1),
                 Touched::Version(entry, version) => {

@@ -295,6 +295,9 @@ impl WriteTxn {
             None => self.look_ahead(keyspace, index, &mut ends, first)?,
         };
         let Some((key, value)) = next else {
+            // Who asks again does not pass once more what is expired, or removed and not merged.
+            let before = ends.before.clone();
+            ends.set_end(&before, false);
             self.parts[index].guard.ends = Some(ends);
             return Ok(None);
         };

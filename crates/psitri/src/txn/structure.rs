@@ -60,6 +60,8 @@ pub(crate) struct Structure {
     pub place: Vec<(Arc<KeyspaceCore>, Place)>,
     /// Keyspaces of the transaction that go, with their subtrees.
     pub drop: Vec<Arc<KeyspaceCore>>,
+    /// Name by which the first of these is to go: if it has another one by now, the transaction is outdated.
+    pub drop_name: Option<String>,
     /// Name of a snapshot to save. The transaction has all keyspaces.
     pub save: Option<String>,
     /// Name of a saved snapshot to drop.
@@ -77,7 +79,7 @@ impl Structure {
 pub(crate) enum Committed {
     /// With these new keyspaces.
     Done(Vec<Keyspace>),
-    /// Not at all: there are keyspaces which the transaction does not have. Begin it again.
+    /// Not at all: there are keyspaces which the transaction does not have, or another one has the name. Begin it again.
     Outdated,
 }
 
@@ -205,6 +207,18 @@ impl WriteTxn {
             None => 0,
         };
         check_names(engine, structure)?;
+        // Names change under the lock of the trees, too.
+        if let Some(name) = &structure.drop_name {
+            let named = engine
+                .keyspaces
+                .read()
+                .by_name
+                .get(name)
+                .map(|core| core.id);
+            if named != Some(structure.drop[0].id) {
+                return Ok(None);
+            }
+        }
         let (slots, active) = engine.free_slots(tree, structure.create.len())?;
         if let Some(name) = &structure.save {
             if tree.saved.contains_key(name) {

@@ -308,9 +308,7 @@ impl WriteTxn {
         }
         let tombstone = part.writer().add_range_tombstone(lo, hi);
         let bounds = (Box::from(lo), hi.map(Box::from));
-        part.guard
-            .touched
-            .push(Touched::Range(Box::new((tombstone, bounds))));
+        part.guard.touched.push_range(tombstone, bounds);
         Ok(())
     }
 
@@ -437,7 +435,7 @@ impl Part {
             .put(key, kind, payload, self.floor)
             .map_err(|error| buffer_error(error, pool.reserve_bytes()))?;
         if outcome.pushed {
-            slot.touched.push(Touched::Version(entry, outcome.version));
+            slot.touched.push_version(entry, outcome.version);
         }
         Ok(())
     }
@@ -478,15 +476,12 @@ impl Part {
         } = &*self.guard;
         let buffer = buffer.as_ref().expect("an open part has a writer");
         let mut own = Vec::new();
-        let versions = touched
-            .iter()
-            .filter(|step| matches!(step, Touched::Version(..)));
-        let most = versions.count();
+        let most = touched.versions();
         if most == 0 || buffer.uncommitted_in_range(lo, hi, most, &mut own) {
             return own;
         }
         own.clear();
-        for step in touched {
+        for step in touched.iter() {
             if let Touched::Version(entry, version) = step
                 && buffer.newest(*entry) == Some(*version)
                 && buffer.key(*entry) >= lo
@@ -512,9 +507,7 @@ impl Part {
             .write(entry, kind, payload, floor)
             .map_err(|e| buffer_error(e, reserve))?;
         if outcome.pushed {
-            self.guard
-                .touched
-                .push(Touched::Version(entry, outcome.version));
+            self.guard.touched.push_version(entry, outcome.version);
         }
         Ok(())
     }

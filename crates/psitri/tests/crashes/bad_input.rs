@@ -13,6 +13,7 @@ use psitri::{
 use std::{
     collections::BTreeMap,
     fs,
+    ops::ControlFlow,
     os::unix::{
         fs::{FileExt, PermissionsExt},
         process::CommandExt,
@@ -451,6 +452,15 @@ fn open_for_reading_changes_nothing_and_refuses_writes() {
         Err(Error::NotFound { .. })
     ));
     assert!(!path.exists(), "nothing is made");
+    fs::create_dir(&path).unwrap();
+    for opened in [
+        options().open_read_only(&path),
+        options().open_existing(&path),
+    ] {
+        assert!(matches!(opened, Err(Error::NotFound { .. })));
+    }
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "no lock is left");
+    fs::remove_dir(&path).unwrap();
     let db = two_keys(&work);
     copy(&work, &path);
     drop(db);
@@ -591,4 +601,62 @@ fn a_node_that_is_its_own_child_ends_a_descent() {
     };
     is_damage(snapshot.get_many(&keyspace, &keys).map(drop));
     is_damage(snapshot.get(&keyspace, keys[0]).map(drop));
+    drop(snapshot);
+    let mut txn = db.begin_direct(&[&keyspace]).unwrap();
+    txn.upsert(&keyspace, keys[0], b"w").unwrap();
+    is_damage(txn.commit());
+    is_damage(db.compact().map(drop));
+}
+
+/// Changes nodes of the data file for which `change` gives true, and seals them again. How many were changed.
+fn change_nodes(path: &Path, mut change: impl FnMut(&mut [u8], &mut u64) -> bool) -> usize {
+    let file = path.join("data");
+    let mut data = fs::read(&file).unwrap();
+    let mut changed = 0;
+    for at in (8192..data.len()).step_by(64) {
+        let units = node::units(&data[at..]);
+        let end = at + 64 * units as usize;
+        if !(1..=1024).contains(&units) || end > data.len() {
+            continue;
+        }
+        let place = NodeRef::new(at as u64 / 4096, at as u32 % 4096 / 64, units);
+        let bytes = &mut data[at..end];
+        if node::check(bytes, place).is_err() {
+            continue;
+        }
+        let mut birth = node::birth(bytes);
+        if change(bytes, &mut birth) {
+            node::seal(bytes, place, birth);
+            changed += 1;
+        }
+    }
+    fs::write(&file, &data).unwrap();
+    changed
+}
+
+/// What says that it was written in the future would be free as soon as something else takes its place, whoever still reads it.
+#[test]
+fn nodes_from_the_future_are_damage() {
+    let dir = temporary();
+    let path = dir.path().join("db");
+    two_keys(&path).close().unwrap();
+    let is_key = |bytes: &[u8]| {
+        let leaf = node::Leaf::open(bytes);
+        leaf.is_ok_and(|leaf| leaf.len() == 2 && node::birth(bytes) > 0)
+    };
+    let changed = change_nodes(&path, |bytes, birth| {
+        let is_changed = is_key(bytes);
+        *birth = if is_changed { u64::MAX } else { *birth };
+        is_changed
+    });
+    assert!(changed > 0, "no leaf has both keys");
+    let opened = options().open_existing(&path);
+    let Ok(db) = opened else { return };
+    let report = db.verify().unwrap();
+    assert!(!report.errors.is_empty(), "{report:?}");
+    let keyspace = db.open_keyspace(&db.keyspaces()[0]).unwrap();
+    let found = db
+        .snapshot()
+        .for_each(&keyspace, .., |_, _| ControlFlow::Continue(()));
+    assert!(matches!(found, Err(Error::Corrupted { .. })), "{found:?}");
 }

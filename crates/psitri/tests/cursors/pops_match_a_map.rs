@@ -301,3 +301,41 @@ fn pops_after_a_load_are_logged() {
     assert_eq!(db.stats().unwrap().checkpoints, before);
     assert_eq!(db.snapshot().len(&queue).unwrap(), 500);
 }
+
+/// Who found nothing is not shown again what is gone, and finds what comes, wherever it is put.
+#[test]
+fn a_queue_that_was_empty_gives_what_comes_later() {
+    let db = Options::new().in_memory().unwrap();
+    let queue = db.keyspace("queue").unwrap();
+    let put = |key: u8| {
+        let mut txn = db.begin(&[&queue]).unwrap();
+        txn.upsert(&queue, &[key], b"").unwrap();
+        txn.commit().unwrap();
+    };
+    let pop = |first: bool| {
+        let mut txn = db.begin(&[&queue]).unwrap();
+        let popped = match first {
+            true => txn.pop_first(&queue).unwrap(),
+            false => txn.pop_last(&queue).unwrap(),
+        };
+        txn.commit().unwrap();
+        popped.map(|(key, _)| key[0])
+    };
+    let mut random = Random::new(seed(7));
+    let mut waiting = std::collections::BTreeSet::new();
+    for _ in 0..2_000 {
+        for _ in 0..random.below(3) {
+            let key = 100 + random.below(20) as u8;
+            put(key);
+            waiting.insert(key);
+        }
+        for _ in 0..random.below(4) {
+            let first = random.below(2) == 0;
+            let expected = match first {
+                true => waiting.pop_first(),
+                false => waiting.pop_last(),
+            };
+            assert_eq!(pop(first), expected);
+        }
+    }
+}

@@ -52,10 +52,12 @@ fn is_damage(opened: Result<Database, Error>, what: &str) {
 
 #[test]
 fn is_damage_however_it_is_opened() {
-    let cases: [(&str, PageOf, u64); 5] = [
+    let cases: [(&str, PageOf, u64); 7] = [
         ("far behind the end", |_| 1 << 30, 4),
         ("as far as can be named", |_| (1 << 40) - 1, (1 << 18) - 1),
         ("the first page behind the end", |end| end, 1),
+        ("nothing behind the end", |end| end, 0),
+        ("nothing", |_| 2, 0),
         ("over the end", |end| end - 1, 65),
         ("all that can be named, over the end", |_| 2, (1 << 18) - 1),
     ];

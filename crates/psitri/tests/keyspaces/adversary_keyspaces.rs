@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use psitri::{Database, Options, storage::sim::SimStorage};
+use psitri::{Database, Error, Options, storage::sim::SimStorage};
 
 fn open(storage: &SimStorage) -> Database {
     let options = Options::new().idle_flush(Duration::from_secs(3600));
@@ -112,4 +112,61 @@ fn a_clock_that_panics_leaves_no_hole_in_the_log() {
     assert!(report.errors.is_empty(), "{:?}", report.errors);
     // It is saved once the clock goes again.
     db.save_snapshot("s").unwrap();
+}
+
+/// A drop that waits for a transaction drops what has the name when it ends, and not what had it before.
+#[test]
+fn a_drop_that_waits_goes_by_the_name() {
+    let db = Options::new().in_memory().unwrap();
+    let first = db.create_keyspace("a").unwrap();
+    let mut txn = db.begin(&[&first]).unwrap();
+    txn.upsert(&first, b"key", b"value").unwrap();
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| db.drop_keyspace("a"));
+        // Time to begin to wait. Without it the drop begins later, which is as good.
+        std::thread::sleep(Duration::from_millis(100));
+        db.rename_keyspace("a", "archive").unwrap();
+        db.create_keyspace("a").unwrap();
+        txn.commit().unwrap();
+        dropping.join().unwrap().unwrap();
+    });
+    assert_eq!(db.keyspaces(), ["archive"]);
+    assert_eq!(
+        db.get(&first, b"key").unwrap().as_deref(),
+        Some(&b"value"[..])
+    );
+    assert!(matches!(
+        db.drop_keyspace("a"),
+        Err(Error::KeyspaceNotFound { .. })
+    ));
+    assert!(matches!(
+        db.clone_keyspace("a", "b"),
+        Err(Error::KeyspaceNotFound { .. })
+    ));
+}
+
+/// A snapshot knows keyspaces by the names of now: a subtree has none, and one that was dropped gives way to one that has its name since.
+#[test]
+fn snapshots_find_keyspaces_by_their_names() {
+    let db = Options::new().in_memory().unwrap();
+    let a = db.create_keyspace("a").unwrap();
+    let b = db.create_keyspace("b").unwrap();
+    db.create_subtree(&a, b"sub").unwrap();
+    for (keyspace, key) in [(&a, b"of a"), (&b, b"of b")] {
+        let mut txn = db.begin(&[keyspace]).unwrap();
+        txn.upsert(keyspace, key, b"").unwrap();
+        txn.commit().unwrap();
+    }
+    let snapshot = db.snapshot();
+    assert!(matches!(
+        snapshot.keyspace(""),
+        Err(Error::KeyspaceNotFound { .. })
+    ));
+    db.drop_keyspace("a").unwrap();
+    let dropped = snapshot.keyspace("a").unwrap();
+    assert!(snapshot.get(&dropped, b"of a").unwrap().is_some());
+    db.rename_keyspace("b", "a").unwrap();
+    assert_eq!(snapshot.keyspaces(), ["a"]);
+    let renamed = snapshot.keyspace("a").unwrap();
+    assert!(snapshot.get(&renamed, b"of b").unwrap().is_some());
 }

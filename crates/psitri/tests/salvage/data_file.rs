@@ -228,7 +228,7 @@ fn a_data_file_that_is_short_zero_or_gone_leaves_what_is_there() {
             "{report}"
         );
         // What the log has is there, up to the first large value, which is gone.
-        let is_unnamed = |k: &SalvagedKeyspace| k.from == SalvagedFrom::Log;
+        let is_unnamed = |k: &SalvagedKeyspace| k.from == SalvagedFrom::LogWithoutName;
         assert!(report.keyspaces.iter().all(is_unnamed), "{report}");
         assert!(report.log.commits > 0, "{report}");
     }

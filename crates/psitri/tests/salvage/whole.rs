@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use psitri::{Error, SalvageOptions, salvage};
+use psitri::{Database, Error, KeyspaceOptions, SalvageOptions, salvage};
 
 use super::{
     case::{Case, read},
@@ -121,4 +121,84 @@ fn progress_is_told() {
     assert_eq!((trees.1, trees.2), (keys as u64, keys as u64));
     let log = calls.last().unwrap();
     assert_eq!(log.1, story().tail.len() as u64);
+}
+
+/// Two trees of one keyspace whose entries expire share a leaf that is spoiled. The counts of what they share, and catalogs, are no entries.
+#[test]
+fn what_only_looks_like_entries_is_left_out() {
+    for expires in [false, true] {
+        let dir = temporary();
+        let (path, target) = (dir.path().join("db"), dir.path().join("target"));
+        let db = options().open(&path).unwrap();
+        let kind = match expires {
+            true => KeyspaceOptions::new().entries_expire(),
+            false => KeyspaceOptions::new(),
+        };
+        let cache = db.create_keyspace_with("cache", kind).unwrap();
+        let mut txn = db.begin(&[&cache]).unwrap();
+        for key in 0..20u8 {
+            txn.upsert(&cache, &[key], b"a value of some length")
+                .unwrap();
+        }
+        txn.commit().unwrap();
+        db.clone_keyspace("cache", "copy").unwrap();
+        drop(cache);
+        db.close().unwrap();
+        let file = path.join("data");
+        let mut data = fs::read(&file).unwrap();
+        let needle = b"a value of some length";
+        let mut spoiled = 0;
+        for at in 0..data.len() - needle.len() {
+            if data[at..].starts_with(needle) {
+                data[at] ^= 1;
+                spoiled += 1;
+            }
+        }
+        assert!(spoiled > 0, "no leaf was found");
+        fs::write(&file, data).unwrap();
+        let report = salvage(&path, &target, SalvageOptions::new()).unwrap();
+        assert!(!report.is_whole(), "{report}");
+        assert!(
+            report.keyspaces.iter().all(|told| told.possibly_old == 0),
+            "{report}"
+        );
+        let rebuilt = Database::open(&target).unwrap();
+        assert_eq!(rebuilt.verify().unwrap().errors, Vec::<String>::new());
+        assert_eq!(rebuilt.keyspaces(), ["cache", "copy"]);
+    }
+}
+
+/// A keyspace that only the log has is whole, as it says all of it; a commit whose value cannot be read is not, though nothing comes behind it.
+#[test]
+fn the_newest_commits_are_whole_or_named() {
+    for is_damaged in [false, true] {
+        let dir = temporary();
+        let (path, work, target) = (
+            dir.path().join("db"),
+            dir.path().join("work"),
+            dir.path().join("target"),
+        );
+        let db = options().open(&work).unwrap();
+        db.checkpoint().unwrap();
+        let late = db.create_keyspace("late").unwrap();
+        let mut txn = db.begin(&[&late]).unwrap();
+        txn.upsert(&late, b"key", &[0x5a; 100_000]).unwrap();
+        txn.commit().unwrap();
+        copy(&work, &path);
+        drop(late);
+        db.close().unwrap();
+        if is_damaged {
+            let file = path.join("data");
+            let mut data = fs::read(&file).unwrap();
+            let at = data
+                .windows(64)
+                .position(|bytes| bytes == [0x5a; 64])
+                .unwrap();
+            data[at + 1] ^= 1;
+            fs::write(&file, data).unwrap();
+        }
+        let report = salvage(&path, &target, SalvageOptions::new()).unwrap();
+        assert_eq!(report.is_whole(), !is_damaged, "{report}");
+        assert_eq!(report.log.damage.is_empty(), !is_damaged, "{report}");
+    }
 }

@@ -13,7 +13,9 @@
 use super::{ChangeStream, Merger, lower_bound};
 use crate::{
     Result,
+    error::Error,
     node::{Inner, patch_child},
+    pager::DATA_FILE,
     tree::Root,
 };
 
@@ -36,6 +38,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
         }
         let mut patches: Vec<(usize, Root)> = Vec::new();
         let (mut child_lower, mut child_upper) = (Vec::new(), Vec::new());
+        let mut unvisited = 0;
         while let Some(index) = self.next_child(inner, upper) {
             lower_bound(inner, index, lower, &mut child_lower);
             let bound = if index + 1 < inner.len() {
@@ -45,7 +48,14 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
                 upper
             };
             self.level(level).became = Some(Vec::new());
-            self.visit(inner.child(index), &child_lower, bound)?;
+            // What was merged lies below its bound: the next child is another one, unless the separators are in no order.
+            if index < unvisited {
+                let at = inner.child(index).byte_offset();
+                let what = "the separators of the node above are in no order";
+                return Err(Error::corrupted(DATA_FILE, at, what));
+            }
+            unvisited = index + 1;
+            self.visit(inner.child(index), Some(level), &child_lower, bound)?;
             let has_neighbour = match self.next_child(inner, upper) {
                 Some(next) => next == index + 1,
                 None => index + 1 == inner.len() && self.changes.key().is_some(),

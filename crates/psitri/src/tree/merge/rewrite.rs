@@ -10,7 +10,7 @@ use crate::{
     node::{Delta, Leaf, NodeRef, Stored},
     pager::{Pager, Sink},
     progress::Watch,
-    tree::{Node, Root, leaf_behind, open_child, open_root},
+    tree::{Node, Root, leaf_behind, open_below, open_child},
 };
 
 /// Which parts of a tree are written anew although nothing in them changes.
@@ -99,7 +99,7 @@ pub(crate) fn rewrite(
     watch: &mut Watch<'_, '_>,
 ) -> Result<Root> {
     let judge = Judge::new(sink.pager(), now);
-    if root.node.is_null() || !has_work(sink.pager(), root.node, &rewrite, judge)? {
+    if root.node.is_null() || !has_work(sink.pager(), root.node, None, &rewrite, judge)? {
         return Ok(root);
     }
     let mut changes = Nothing { watch };
@@ -108,7 +108,7 @@ pub(crate) fn rewrite(
     if rewrite == Rewrite::Leaves {
         merger.pack_values();
     }
-    merger.visit(root.node, &[], None)?;
+    merger.visit(root.node, None, &[], None)?;
     merger.close()
 }
 
@@ -116,6 +116,7 @@ pub(crate) fn rewrite(
 fn has_work(
     pager: &Pager,
     at: NodeRef,
+    parent_level: Option<u8>,
     rewrite: &Rewrite,
     judge: Option<Judge<'_>>,
 ) -> Result<bool> {
@@ -125,13 +126,19 @@ fn has_work(
     if rewrite.passes(at) {
         return Ok(false);
     }
-    match open_root(pager, at)? {
+    match open_below(pager, at, parent_level)? {
         Node::Leaf(leaf) => Ok(rewrite.wants_leaf(pager, at, leaf, judge)),
         Node::Delta(delta) => rewrite.wants_delta(pager, at, delta, judge),
         Node::Inner(_) if rewrite.moves(at.page()) => Ok(true),
         Node::Inner(inner) => {
             for index in 0..inner.len() {
-                if has_work(pager, inner.child(index), rewrite, judge)? {
+                if has_work(
+                    pager,
+                    inner.child(index),
+                    Some(inner.level()),
+                    rewrite,
+                    judge,
+                )? {
                     return Ok(true);
                 }
             }
@@ -189,7 +196,7 @@ impl<S: ChangeStream> Merger<'_, '_, S> {
                 rewrite.wants_delta(pager, child, delta, self.judge)
             }
             Node::Inner(_) if matches!(rewrite, Rewrite::Deltas { .. }) => {
-                has_work(pager, child, rewrite, self.judge)
+                has_work(pager, child, Some(level), rewrite, self.judge)
             }
             Node::Inner(_) => Ok(true),
         }

@@ -217,7 +217,7 @@ impl World {
 
     fn check(&mut self) -> u64 {
         let mut watch = Watch::new("", None, ProgressUnit::Bytes);
-        let mut check = TreeCheck::new(self.pager.shares.counts(), &mut watch);
+        let mut check = TreeCheck::new(self.pager.shares.counts(), u64::MAX, &mut watch);
         for (root, model) in &self.trees {
             assert_eq!(root.keys, model.len() as u64);
             verify_tree(&self.pager, *root, &mut check).unwrap();
@@ -363,7 +363,7 @@ fn what_is_no_leaf_behind_a_delta_is_damage() {
     for node in [first, second, third] {
         let root = Root { node, keys: 2 };
         let mut watch = Watch::new("", None, ProgressUnit::Bytes);
-        let mut check = TreeCheck::new(HashMap::new(), &mut watch);
+        let mut check = TreeCheck::new(HashMap::new(), u64::MAX, &mut watch);
         assert!(verify_tree(&world.pager, root, &mut check).is_err());
         assert!(tree::get(&world.pager, root, b"a").is_err());
         assert!(tree::rank(&world.pager, root, b"z").is_err());
