@@ -10,7 +10,7 @@ use std::path::PathBuf;
     version,
     after_help = "Exit codes:
   0  done
-  1  key not found, verify found damage, salvage lost something, or top found no process that has the database open
+  1  key not found, verify found damage, salvage lost something, or top found no process that has the database open and is alive
   2  wrong usage
   3  the database cannot be opened: missing, locked by another process, or corrupted
   4  the database was opened, but the operation failed"
@@ -57,7 +57,7 @@ pub enum Command {
         #[arg(long)]
         once: bool,
     },
-    /// Check every page and every entry, and how the space of the file is used. What only the log has is checked when it is replayed, which opening does
+    /// Check every page and every entry up to the first damage of each keyspace, and how the space of the file is used. What only the log has is checked when it is replayed, which opening does
     Verify {
         /// Path of the database
         database: PathBuf,
@@ -68,7 +68,7 @@ pub enum Command {
         target: Target,
         key: String,
     },
-    /// Write a key, whether it exists or not
+    /// Write a key, whether it exists or not. The keyspace is made if it is missing
     Put {
         #[command(flatten)]
         target: Target,

@@ -157,7 +157,6 @@ fn stat(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
     let figures = [
         ("file_bytes", json!(stats.file_bytes)),
         ("wal_bytes", json!(stats.wal_bytes)),
-        ("wal_retained_bytes", json!(stats.wal_retained_bytes)),
         ("reachable_bytes", json!(stats.reachable_bytes)),
         ("free_bytes", json!(stats.free_bytes)),
         ("csn", json!(stats.csn)),
@@ -209,7 +208,13 @@ fn verify(path: &Path, json: bool, out: &mut impl Write) -> Outcome {
         print_verdict(out, &format!("no damage found in {} keys", report.keys))?;
     } else {
         let places = errors.join("\n");
-        print_verdict(out, &format!("{places}\n{} damaged places", errors.len()))?;
+        print_verdict(
+            out,
+            &format!(
+                "{places}\ndamage in {} places, the first of each tree; salvage tells how much is lost",
+                errors.len()
+            ),
+        )?;
     }
     Ok(if errors.is_empty() {
         FOUND

@@ -269,6 +269,17 @@ pub fn load(
     while is_whole && lines.line != DUMP_LAST_LINE.as_bytes() {
         let (name, options) = lines.keyspace()?;
         let keyspace = keyspace_or_new(&database, &name, options)?;
+        let there = keyspace.options();
+        if there.do_entries_expire() != options.do_entries_expire() {
+            let (here, dumped) = match there.do_entries_expire() {
+                true => ("expire", "do not"),
+                false => ("do not expire", "do"),
+            };
+            let what = format!(
+                "keyspace '{name}' is there already, and its entries {here}; those of the dump {dumped}"
+            );
+            return Err(Failure::Usage(what));
+        }
         let mut failure = None;
         let mut transaction = database.begin_direct(&[&keyspace])?;
         entries += if options.do_entries_expire() {

@@ -21,6 +21,7 @@ use crate::{
     engine::{Commits, Engine, SignalState, TreeState},
     error::{Error, Failure},
     events::Event,
+    merger::Retry,
     pager::{Captured, Changes, CheckpointRecord, Sink},
     publication::{KeyspaceChanges, RootUpdate, apply_roots},
     saved::SavedSnapshot,
@@ -93,6 +94,23 @@ impl Engine {
         trace_span!(DEBUG, "checkpoint");
         // Under the lock: after a flush that failed for the one before, another proves nothing.
         self.check_writable()?;
+        let prepared = self.take_checkpoint(log).inspect_err(|error| {
+            self.note_failure_of(error, |signals| &mut signals.checkpoint_failure);
+        })?;
+        self.count();
+        let result = match after {
+            AfterCheckpoint::GiveBack => self.after_checkpoint(&prepared),
+            AfterCheckpoint::Another => Ok(()),
+        };
+        drop(busy);
+        drop(one);
+        let took = start.elapsed();
+        self.tell(|| Event::Checkpoint { took });
+        result
+    }
+
+    /// Makes a checkpoint durable. The caller holds `checkpointing`.
+    fn take_checkpoint(&self, log: LogPart) -> Result<Prepared> {
         let mut tree = self.tree.lock();
         let (version, table) = {
             let state = self.states.current();
@@ -119,17 +137,7 @@ impl Engine {
             self.change_layers(|state| state.keyspaces = Arc::new(soiled(&state.keyspaces)));
         }
         self.reclaim(&mut tree);
-        drop(tree);
-        result?;
-        let result = match after {
-            AfterCheckpoint::GiveBack => self.after_checkpoint(&prepared),
-            AfterCheckpoint::Another => Ok(()),
-        };
-        drop(busy);
-        drop(one);
-        let took = start.elapsed();
-        self.tell(|| Event::Checkpoint { took });
-        result
+        result.map(|()| prepared)
     }
 
     /// Publishes the roots of a transaction that is not in the log, durable before anybody sees them. The caller holds
@@ -189,6 +197,7 @@ impl Engine {
             state.keyspaces = Arc::new(cleaned(&state.keyspaces));
         });
         self.reclaim(tree);
+        self.count();
         // The commit is done, whatever becomes of the space that it made free: the next checkpoint tries again.
         let _ = self.after_checkpoint(&prepared);
         Ok(())
@@ -341,17 +350,23 @@ impl Engine {
         result
     }
 
+    /// The superblock is durable.
+    fn count(&self) {
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.signals.lock.lock().checkpoint_failure = None;
+    }
+
     /// (2): the superblock is durable.
     fn after_checkpoint(&self, prepared: &Prepared) -> Result<()> {
         let wal_start_lsn = prepared.record.wal_start_lsn;
-        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.replay_from.store(wal_start_lsn, Ordering::Relaxed);
-        if let Some(log) = &self.log {
+        let released = self.log.as_ref().map_or(Ok(()), |log| {
             log.release_below(wal_start_lsn)
-                .map_err(|error| self.log_failed(error))?;
-        }
+                .map_err(|error| self.log_failed(error))
+        });
         // What was written since the checkpoint before will be needed again for the next: space that goes back and forth costs more than
         // it is worth.
+        released.inspect_err(|error| self.note_give_back_failure(error))?;
         self.give_back(prepared.captured.written_bytes())
     }
 
@@ -476,15 +491,34 @@ impl Engine {
         let reach = state.reach(state.generation_in_trees);
         let log = self.log.as_ref();
         log.is_some_and(|log| log.durable_lsn() < reach.lsn)
-            && self.signals.lock.lock().failure.is_none()
+            && !self.signals.lock.lock().is_failing()
     }
 
-    /// Remembers why a merge or checkpoint failed, and tells it if the one before did not.
+    /// Remembers why what a checkpoint let go of could not be given back.
+    pub fn note_give_back_failure(&self, error: &Error) {
+        self.note_failure_of(error, |signals| &mut signals.give_back_failure);
+    }
+
+    /// Remembers why a merge failed.
     pub fn note_failure(&self, error: &Error) {
+        self.note_failure_of(error, |signals| &mut signals.failure);
+    }
+
+    /// Tells of it unless that which failed had failed before. A disk that is full is told once, whatever has no room.
+    fn note_failure_of(
+        &self,
+        error: &Error,
+        of: impl Fn(&mut SignalState) -> &mut Option<Failure>,
+    ) {
         let failure = Failure::of(error);
         let cause = failure.cause.clone();
-        let before = self.signals.lock.lock().failure.replace(failure);
-        if before.is_none() {
+        let is_known = {
+            let mut signals = self.signals.lock.lock();
+            let is_full =
+                failure.is_out_of_space && (signals.failures()).any(|other| other.is_out_of_space);
+            of(&mut signals).replace(failure).is_some() || is_full
+        };
+        if !is_known {
             self.tell(|| Event::Failed { cause });
         }
     }
@@ -492,8 +526,9 @@ impl Engine {
     /// Body of the checkpoint thread.
     pub fn run_checkpoints(&self) {
         let mut clean_at = (0, 0, 0);
+        let mut retry = Retry::default();
         loop {
-            let wanted = {
+            let (is_asked_for, is_owed) = {
                 let mut signals = self.signals.lock.lock();
                 if signals.stopping {
                     return;
@@ -504,12 +539,17 @@ impl Engine {
                 if signals.stopping {
                     return;
                 }
-                let SignalState {
-                    checkpoint_wanted, ..
-                } = &mut *signals;
-                std::mem::take(checkpoint_wanted)
+                let is_asked_for = std::mem::take(&mut signals.checkpoint_wanted);
+                (is_asked_for, signals.checkpoint_failure.is_some())
             };
+            if !is_owed {
+                retry = Retry::default();
+            }
             if self.check_writable().is_err() {
+                continue;
+            }
+            if !retry.is_due(false) {
+                self.signals.lock.lock().checkpoint_wanted |= is_asked_for;
                 continue;
             }
             // What an idle database has to store: nothing, if neither tree nor log moved.
@@ -518,18 +558,19 @@ impl Engine {
                 self.counters.tidied.load(Ordering::Relaxed),
                 self.log.as_ref().map_or(0, |log| log.appended_lsn()),
             );
-            if !self.is_checkpoint_due() && (!wanted || now == clean_at) {
+            let is_wanted = is_owed || is_asked_for && now != clean_at;
+            if !is_wanted && !self.is_checkpoint_due() {
                 continue;
             }
-            let log = if wanted {
+            let log = if is_wanted {
                 LogPart::Whole
             } else {
                 LogPart::Merged
             };
-            match self.checkpoint(log) {
-                Ok(()) if wanted => clean_at = now,
-                Ok(()) => {}
-                Err(error) => self.note_failure(&error),
+            let result = self.checkpoint(log);
+            retry.note(&result);
+            if is_wanted && self.signals.lock.lock().checkpoint_failure.is_none() {
+                clean_at = now;
             }
         }
     }

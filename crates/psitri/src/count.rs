@@ -28,7 +28,10 @@ pub(crate) fn count<'a>(view: View<'a>, lo: &[u8], hi: Option<&'a [u8]>) -> Resu
     let mut buffered = Buffered::new(view, lo, hi);
     while let Some((key, present)) = buffered.next() {
         let in_tree = is_live_in_tree(view, &ranges, key)?;
-        total = total + u64::from(present && !in_tree) - u64::from(!present && in_tree);
+        // The keys that forged nodes count may be fewer than they have.
+        total = total
+            .saturating_add(u64::from(present && !in_tree))
+            .saturating_sub(u64::from(!present && in_tree));
     }
     Ok(total)
 }
@@ -135,7 +138,7 @@ fn live_in_tree(view: View<'_>, ranges: &[KeyRange], lo: &[u8], hi: Option<&[u8]
     gaps(ranges, lo, hi)
         .into_iter()
         .map(|(lo, hi)| in_tree(view, lo, hi))
-        .sum()
+        .try_fold(0u64, |sum, keys| Ok(sum.saturating_add(keys?)))
 }
 
 fn is_live_in_tree(view: View<'_>, ranges: &[KeyRange], key: &[u8]) -> Result<bool> {
@@ -156,7 +159,7 @@ fn nth_live_in_tree(
         if left < keys {
             let mut key = Vec::new();
             let first = tree::rank(view.pager, view.root, lo)?;
-            let found = tree::nth(view.pager, view.root, first + left, &mut key)?;
+            let found = tree::nth(view.pager, view.root, first.saturating_add(left), &mut key)?;
             return Ok(found.then_some(key));
         }
         left -= keys;

@@ -238,6 +238,9 @@ impl Database {
             state.keyspaces = Arc::new(table);
         });
         keyspaces.add(&core);
+        drop((tree, keyspaces));
+        // Each has a table of all keyspaces.
+        engine.reclaim_states();
         Ok(Keyspace { core })
     }
 
@@ -335,6 +338,8 @@ impl Database {
             }
             state.keyspaces = Arc::new(table);
         });
+        drop((tree, keyspaces));
+        engine.reclaim_states();
         Ok(())
     }
 

@@ -85,10 +85,31 @@ pub(crate) struct SignalState {
     pub draining: usize,
     /// The database is being closed, and what is not merged stays in the log.
     pub is_closing: bool,
-    /// Why the last merge or checkpoint failed; cleared by the next that succeeds.
+    /// Why the last merge failed; cleared by the next that succeeds.
     pub failure: Option<Failure>,
+    /// Why the last checkpoint failed: the next is owed. Merges may go on without them for a while.
+    pub checkpoint_failure: Option<Failure>,
+    /// Why the last one could not give back what it let go of.
+    pub give_back_failure: Option<Failure>,
     /// Counts attempts of the merge thread, successful or not.
     pub rounds: u64,
+}
+
+impl SignalState {
+    /// Whether the last merge or the last checkpoint failed.
+    pub fn is_failing(&self) -> bool {
+        self.failure.is_some() || self.checkpoint_failure.is_some()
+    }
+
+    /// All failures there are, the one that matters most first.
+    pub fn failures(&self) -> impl Iterator<Item = &Failure> {
+        let all = [
+            &self.failure,
+            &self.checkpoint_failure,
+            &self.give_back_failure,
+        ];
+        all.into_iter().flatten()
+    }
 }
 
 pub(crate) struct Engine {

@@ -353,7 +353,7 @@ impl Error {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub cause: String,
-    is_out_of_space: bool,
+    pub is_out_of_space: bool,
 }
 
 impl Failure {

@@ -19,7 +19,7 @@ pub enum Event {
         /// How long it took.
         took: Duration,
     },
-    /// A checkpoint is durable.
+    /// A checkpoint is durable. Those by which transactions commit that are not in the log are counted in [`Stats::checkpoints`](crate::Stats::checkpoints) only.
     Checkpoint {
         /// How long it took.
         took: Duration,
@@ -29,7 +29,7 @@ pub enum Event {
         /// How long.
         waited: Duration,
     },
-    /// A merge or a checkpoint failed, for want of space say. It is tried again. Told once, until one succeeds; and once for each keyspace in which nothing is
+    /// A merge or a checkpoint failed, for want of space say. It is tried again. Told once, until it succeeds, and once for all of them while the disk is full; and once for each keyspace in which nothing is
     /// merged, but deltas could not be put into their leaves, until that succeeds.
     Failed {
         /// What was wrong.

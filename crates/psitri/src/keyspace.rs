@@ -20,6 +20,9 @@ use crate::{
 /// Longest keyspace name, in bytes.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 
+/// The longest [`KeyspaceOptions::expire_after`]: added to any moment that a clock tells it is still one.
+const EXPIRES_AFTER_MS_MAX: u64 = 1 << 62;
+
 /// A named ordered map of a database. A handle: cheap to clone, usable from any thread.
 ///
 /// ```
@@ -111,7 +114,8 @@ impl KeyspaceOptions {
         self
     }
 
-    /// As [`KeyspaceOptions::entries_expire`], and entries that do not say when, expire so long after they were written. At least 1 ms.
+    /// As [`KeyspaceOptions::entries_expire`], and entries that do not say when, expire so long after they were written. At least 1 ms, at most
+    /// 2^62 ms (146 million years).
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -163,8 +167,8 @@ impl KeyspaceOptions {
                 Err(bad("entries that expire at once; give 1 ms or more"))
             }
             Some(Some(after)) => match millis(after) {
-                Some(after) => Ok(Some(after)),
-                None => Err(bad("more than 2^64 milliseconds; use entries_expire")),
+                Some(after) if after <= EXPIRES_AFTER_MS_MAX => Ok(Some(after)),
+                _ => Err(bad("more than 2^62 milliseconds; use entries_expire")),
             },
         }
     }
@@ -232,7 +236,19 @@ pub(crate) struct WriterSlot {
     pub ends: Option<Box<Ends>>,
 }
 
+/// Memory that a writer keeps for the next transaction, whatever that writes.
+const KEPT_BYTES: usize = 1 << 20;
+
 impl WriterSlot {
+    /// Gives memory back, if the last transaction, of so many bytes, needed little of what one before it did.
+    #[inline]
+    pub fn shrink(&mut self, used_bytes: u64) {
+        let kept_bytes = self.touched.capacity_bytes() + self.ops.capacity_bytes();
+        if kept_bytes > KEPT_BYTES && kept_bytes as u64 / 8 > used_bytes {
+            (self.touched, self.ops) = (Steps::default(), OpsBuilder::new());
+        }
+    }
+
     /// Notes that `key` is about to be put or removed.
     #[inline]
     pub fn note_change(&mut self, key: &[u8], kind: Kind) {
@@ -259,6 +275,10 @@ impl Steps {
         self.steps
             .push(Touched::Range(Box::new((tombstone, bounds))));
         self.ranges += 1;
+    }
+
+    pub fn capacity_bytes(&self) -> usize {
+        self.steps.capacity() * size_of::<Touched>()
     }
 
     /// How many of them are versions.

@@ -60,7 +60,9 @@ impl<'a> View<'a> {
             generations,
             slot,
             generation_merged: keyspace.generation_merged,
-            sliced: keyspace.sliced.as_deref(),
+            // Where entries expire the buffers say all they have: the merge may have dropped what had not expired yet when this reader looked at
+            // the clock.
+            sliced: (keyspace.sliced.as_deref()).filter(|_| !keyspace.core.expires()),
             lookups: keyspace.lookups.as_deref(),
             csn,
             root: keyspace.root,

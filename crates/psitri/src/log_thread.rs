@@ -23,7 +23,7 @@ impl Engine {
         };
         let interval = self.options.async_interval;
         let flushes = self.options.durability == Durability::Async;
-        let nobody_waits = self.options.durability == Durability::None;
+        let commits_wait = self.options.durability.waits();
         let mut flushed_at = Instant::now();
         let mut seen = log.appended_lsn();
         let mut moved_at = None;
@@ -40,11 +40,12 @@ impl Engine {
                 }
                 // An idle log needs no spare segments: they would only take space.
                 let busy = moved_at.is_some_and(|at: Instant| at.elapsed() < IDLE);
-                let for_flushes = !nobody_waits || log.was_waited_for();
-                if busy && !log.is_at_leisure(for_flushes) && log.needs_spare() {
+                let for_waiting = commits_wait || log.was_waited_for();
+                let for_flushes = for_waiting || flushes;
+                if busy && !log.is_at_leisure(for_waiting) && log.needs_spare() {
                     // Without space for a spare the appender tries itself, and reports the error to its caller.
                     let _ = log
-                        .prepare_spare(for_flushes)
+                        .prepare_spare(for_waiting)
                         .map_err(|error| self.log_failed(error));
                 }
                 let active = Arc::clone(self.states.current().active());

@@ -24,7 +24,10 @@ mod retry;
 mod tidy;
 mod when;
 
-use std::time::{Duration, Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Result,
@@ -39,12 +42,12 @@ use crate::{
     pager::{Changes, Sink, value_extent},
     publication::{KeyspaceChanges, RootUpdate, drop_finished, is_finished},
     state::{Generation, Sliced, State},
-    sync::{Arc, Ordering},
+    sync::{Arc, Mutex, Ordering},
     tree::{self, ChangeStream, KeyRange, Root, Terms},
 };
 
 pub(crate) use headway::{Headway, Tally};
-use retry::Retry;
+pub(crate) use retry::Retry;
 use tidy::Tidy;
 pub(crate) use when::merge_bytes;
 use when::{TICK, Watch, merge_bytes_of};
@@ -385,22 +388,22 @@ fn merge_fold(engine: &Engine, fold: &Fold) -> Result<u64> {
     engine
         .headway
         .begin(tasks.iter().map(Task::entries).sum::<u64>());
-    let threads = threads_for(engine, tasks.len());
-    let share = tasks.len().div_ceil(threads);
-    let parts: Vec<Result<MergedPart>> = if threads == 1 {
-        vec![merge_tasks(engine, fold, &mut tasks)]
-    } else {
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = tasks
-                .chunks_mut(share)
-                .map(|tasks| scope.spawn(move || merge_tasks(engine, fold, tasks)))
-                .collect();
-            workers
-                .into_iter()
-                .map(|worker| worker.join().expect("a merge does not panic"))
-                .collect()
-        })
-    };
+    let helpers = threads_for(engine, tasks.len()) - 1;
+    // One keyspace may be as large as all others.
+    let queue = Mutex::new(tasks.iter_mut());
+    let work = || merge_tasks(engine, fold, std::iter::from_fn(|| queue.lock().next()));
+    let parts: Vec<Result<MergedPart>> = thread::scope(|scope| {
+        // Where there is no memory for one more thread, those that there are do it.
+        let helpers: Vec<_> = (0..helpers)
+            .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
+            .collect();
+        let own = work();
+        helpers
+            .into_iter()
+            .map(|helper| helper.join().expect("a merge does not panic"))
+            .chain([own])
+            .collect()
+    });
     let mut merged = MergedPart::default();
     let mut failure = None;
     for part in parts {
@@ -445,7 +448,11 @@ struct MergedPart {
     bytes: u64,
 }
 
-fn merge_tasks(engine: &Engine, fold: &Fold, tasks: &mut [Task<'_>]) -> Result<MergedPart> {
+fn merge_tasks<'t, 'f: 't>(
+    engine: &Engine,
+    fold: &Fold,
+    tasks: impl Iterator<Item = &'t mut Task<'f>>,
+) -> Result<MergedPart> {
     let mut merged = MergedPart::default();
     let result = merge_each(engine, fold, tasks, &mut merged);
     if result.is_err() {
@@ -454,10 +461,10 @@ fn merge_tasks(engine: &Engine, fold: &Fold, tasks: &mut [Task<'_>]) -> Result<M
     result.map(|()| merged)
 }
 
-fn merge_each(
+fn merge_each<'t, 'f: 't>(
     engine: &Engine,
     fold: &Fold,
-    tasks: &mut [Task<'_>],
+    tasks: impl Iterator<Item = &'t mut Task<'f>>,
     merged: &mut MergedPart,
 ) -> Result<()> {
     let threads = threads_for(engine, fold.slots.len());
@@ -477,7 +484,8 @@ fn merge_each(
         merged.bytes += bytes;
         let has_own_pages = bytes >= OWN_PAGES_BYTES;
         let slice_bytes = engine.slice_bytes(threads);
-        let is_long = entries > slice_bytes / LONG_ENTRY_BYTES;
+        // The others write meanwhile.
+        let is_long = entries > slice_bytes / threads as u64 / LONG_ENTRY_BYTES;
         if is_long || has_own_pages || had_own_pages {
             // What is published slice by slice must not take with it what belongs to other keyspaces, either.
             let before = std::mem::replace(&mut sink, new_sink(engine));
@@ -548,7 +556,7 @@ struct Pace {
 /// What a merge may do with values. Nothing where trees share nodes, nor after a failure: without room for everything there may be room for what must
 /// be. Those that expire stay in their leaves, where they are looked at.
 fn terms_of(engine: &Engine, now: u64, is_pressed: bool) -> Terms {
-    if engine.pager.shares.any() || engine.signals.lock.lock().failure.is_some() {
+    if engine.pager.shares.any() || engine.signals.lock.lock().is_failing() {
         return Terms::at(now);
     }
     Terms {

@@ -111,7 +111,8 @@ impl Database {
     /// Runs an optimistic transaction, again and again until it commits or `body` fails. Gives what `body` gave the last time.
     ///
     /// After a conflict it takes the write locks of the keyspaces that it used before it begins again, so that it cannot lose a second time,
-    /// unless it then uses others. `body` therefore must not begin another transaction on them, nor write to them in another way.
+    /// unless it then uses others. `body` therefore must not begin another transaction on them, nor write to them in another way, nor drop them.
+    /// Where somebody else drops one of them before the commit, `body` begins again, too, and finds that it is gone, or another one of its name.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -135,7 +136,11 @@ impl Database {
         loop {
             let locks = match used.as_slice() {
                 [] => None,
-                used => Some(self.begin(&used.iter().collect::<Vec<_>>())?),
+                used => match self.begin(&used.iter().collect::<Vec<_>>()) {
+                    // `body` finds another one of that name, or says what is missing.
+                    Err(Error::KeyspaceGone { .. }) => None,
+                    locks => Some(locks?),
+                },
             };
             // After the locks: the snapshot has the commits of those who held them before, once they are visible.
             if locks.is_some() {
@@ -147,6 +152,8 @@ impl Database {
             let parts = txn.keyspaces();
             match txn.commit_holding(locks, durability) {
                 Err(Error::Conflict { .. }) => used = parts,
+                // All were there at the snapshot: one was dropped since, which the next snapshot knows.
+                Err(Error::KeyspaceGone { .. }) => used.clear(),
                 other => return other.map(|()| result),
             }
         }

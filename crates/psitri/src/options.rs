@@ -37,7 +37,8 @@ pub enum Durability {
     /// Like `None`, with a flush of the log in the background every
     /// [`async_interval`](Options::async_interval).
     Async,
-    /// The commit returns, and becomes visible, when it is on the disk. Concurrent commits share flushes.
+    /// The commit returns, and snapshots see it, when it is on the disk. Concurrent commits share flushes. The next transaction that writes to the
+    /// same keyspaces sees it before: its own commit waits for both, also if it wrote nothing.
     Sync,
     /// Like `Sync`, but the committing thread flushes itself as soon as no other flush runs, where `Sync` queues up for a shared one. A flush that
     /// began after a commit was appended serves it too. Other commits go on meanwhile.
@@ -305,7 +306,8 @@ impl Options {
     }
 
     /// Bytes at the head of the data file whose pages, once read, are locked in memory. Default 0.
-    /// Opening fails if the system's limit on locked memory is lower.
+    /// Opening fails if the system's limit on locked memory is lower. A file that outgrows its address space (1 TiB, where the system gives so
+    /// much) is mapped anew: what was locked is then locked again as it is read, unless that limit is in the way.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -367,7 +369,7 @@ impl Options {
         self
     }
 
-    /// Whether closing merges what was written and makes it durable. Default true. Of what was written last, up to 10,000 entries or 8 MiB may
+    /// Whether closing merges what was written and makes it durable. Default true. Of what was written last, up to 10,000 entries of no more than 8 MiB may
     /// stay in the log, durable, where merging these would write more than they are worth ([`Database::close`](crate::Database::close)).
     ///
     /// If false, closing leaves in the log what is not merged yet, as RocksDB and others do. That takes a few milliseconds, unless a merge is
@@ -533,7 +535,8 @@ impl Options {
         Database::open_at(path.as_ref(), self, OpenKind::OpenOrCreate)
     }
 
-    /// Creates a database in directory `path`; fails with [`Error::AlreadyExists`] if there is one.
+    /// Creates a database in directory `path`; fails with [`Error::AlreadyExists`] if there is one, or as any opening does if
+    /// somebody has it open.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -585,7 +588,7 @@ impl Options {
     }
 
     /// Opens the database for reading beside a process that writes to it, as of its newest checkpoint. Commits after that are not seen:
-    /// [`Database::refresh`] opens the newest checkpoint again. The writer is never held up, and nothing is written to its data or log.
+    /// [`Database::refresh`] opens the newest checkpoint again. The writer goes on meanwhile, though its merges may wait up to 50 ms for one that has just begun to read, and nothing is written to its data or log.
     ///
     /// What the checkpoint has, with the part of the log that belongs to it, is a state that was committed, whole transactions of all
     /// keyspaces: everything committed before a [`Database::checkpoint`], and of one that the writer takes by itself what was merged by

@@ -27,7 +27,7 @@ use std::{
 };
 
 use crate::{
-    Durability, Options, Result,
+    Durability, Options, Result, backup,
     buffer::BufferWriter,
     catalog::{CatalogEntry, read_catalog},
     engine::{Engine, EngineKind, TreeState},
@@ -105,6 +105,7 @@ pub(crate) fn open(
         _ => {}
     }
     if !exists {
+        check_log_goes_without_data(storage.as_ref())?;
         create_data_file(storage.as_ref())?;
     }
     let mode = if read_only {
@@ -217,8 +218,23 @@ pub(crate) fn open(
     )?;
     if !engine.read_only {
         engine.find_stale_readers(superblock.tree_version)?;
+        backup::forget(engine.storage.as_ref())?;
     }
     Ok(engine)
+}
+
+/// A log with commits whose data file is gone: a new one in its place would hide that, from salvage too. Nothing is committed before the name of the
+/// data file is durable (1).
+fn check_log_goes_without_data(storage: &dyn Storage) -> Result<()> {
+    match wal::replay(storage, 0, 0, |_| Ok(())) {
+        Ok(end) if end.records == 0 => Ok(()),
+        Ok(_) | Err(WalError::Corrupted { .. }) => Err(Error::corrupted(
+            DATA_FILE,
+            0,
+            "the file is missing, and the log beside it has commits",
+        )),
+        Err(other) => Err(other.into()),
+    }
 }
 
 /// (1): writes an empty database beside its name and renames it.

@@ -80,11 +80,11 @@ pub struct SavedSnapshotInfo {
     pub name: String,
     /// The newest commit in it.
     pub csn: u64,
-    /// When it was saved, by [`Options::clock`](crate::Options::clock): entries that had expired then are not in it.
+    /// When it was saved, by [`Options::clock`](crate::Options::clock): entries that had expired then are not read in it.
     pub saved: SystemTime,
     /// Keyspaces in it, subtrees included.
     pub keyspaces: u64,
-    /// Keys in them.
+    /// Keys in them, those that had expired but were not dropped included.
     pub keys: u64,
 }
 

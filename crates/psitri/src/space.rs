@@ -17,7 +17,8 @@
 //! # Invariants
 //! (1) What only readers hold does not count as waiting for a checkpoint. Merges wait for readers, too, but not for one that sees a state
 //!     which was replaced [`PATIENCE`] ago, and no longer than that at a time.
-//! (2) A checkpoint that fails holds nobody up. The merge goes on, and fails by itself if it has to.
+//! (2) A checkpoint that fails holds nobody up. The merge goes on, and fails by itself if it has to. Until one has succeeded, which the thread for
+//!     checkpoints tries again and again, nobody else takes one for space.
 
 use std::time::{Duration, Instant};
 
@@ -137,7 +138,7 @@ impl Engine {
             return;
         }
         self.wait_for_readers();
-        // What readers held became free without a checkpoint. If this fails, the next checkpoint says so.
+        // What readers held became free without a checkpoint. If this fails, it is remembered.
         if self.check_writable().is_ok() {
             let _ = self.give_back(u64::MAX);
         }
@@ -154,12 +155,10 @@ impl Engine {
         }
         // The one that is being written may be enough.
         drop(self.checkpointing.lock());
-        if is_too_much()
-            && self.check_writable().is_ok()
-            && let Err(error) = self.checkpoint(LogPart::Merged)
-        {
-            // (2)
-            self.note_failure(&error);
+        // (2)
+        let is_owed = self.signals.lock.lock().checkpoint_failure.is_some();
+        if !is_owed && is_too_much() {
+            let _ = self.checkpoint(LogPart::Merged);
         }
     }
 
@@ -230,6 +229,15 @@ impl Engine {
     /// Gives free space back of which there is too much. `written_bytes` were written since the checkpoint before: as much will be needed
     /// until the next.
     pub fn give_back(&self, written_bytes: u64) -> crate::Result<()> {
+        let result = self.try_give_back(written_bytes);
+        match &result {
+            Ok(()) => self.signals.lock.lock().give_back_failure = None,
+            Err(error) => self.note_give_back_failure(error),
+        }
+        result
+    }
+
+    fn try_give_back(&self, written_bytes: u64) -> crate::Result<()> {
         let free_max = self.free_bytes_max(written_bytes);
         let keep = written_bytes.min(free_max / 4 * 3);
         let short = self.short_runs_bytes();

@@ -12,6 +12,7 @@ use crate::{
     progress::{Report, Watch},
     sync::{AtomicU64, Ordering},
     tree::{TreeCheck, verify_tree},
+    wal,
 };
 
 /// Figures of one moment. Bytes are bytes on disk or in memory, as named.
@@ -22,7 +23,8 @@ pub struct Stats {
     pub uptime_us: u64,
     /// Blocks of the data file.
     pub file_bytes: u64,
-    /// Sizes of the log's files, spare ones included. Where they have holes they take less on disk.
+    /// Sizes of the log's files, spare ones included. Where they have holes they take less on disk. The other figures of the log are 0 where the
+    /// database is open for reading.
     pub wal_bytes: u64,
     /// Records in the segments that are kept.
     pub wal_retained_bytes: u64,
@@ -186,7 +188,7 @@ figures!(
 impl Engine {
     /// Why the last merge or checkpoint failed, or why space cannot be given back.
     fn failure(&self) -> Option<String> {
-        let failure = self.signals.lock.lock().failure.clone();
+        let failure = self.signals.lock.lock().failures().next().cloned();
         failure
             .map(|failure| failure.cause)
             .or_else(|| self.readers_failure())
@@ -229,7 +231,8 @@ pub struct VerifyReport {
     pub keys: u64,
     /// Values outside the leaves, read and checked.
     pub values_out_of_line: u64,
-    /// Every damage found; empty if the database is sound.
+    /// The first damage in each tree, of keyspaces and of what leads to them, and what else does not agree; empty if the database is sound. With
+    /// damage in trees the space of the file is not looked at. [`salvage`](crate::salvage) finds out how much is lost.
     pub errors: Vec<String>,
 }
 
@@ -286,6 +289,8 @@ impl Engine {
             stats.wal_appended_bytes = end.saturating_sub(counters.opened_lsn);
             stats.wal_replay_bytes = end.saturating_sub(count(&self.replay_from));
             stats.wal_undurable_bytes = end.saturating_sub(log.durable_lsn());
+        } else if !self.in_memory {
+            stats.wal_bytes = wal::files_bytes(self.storage.as_ref())?;
         }
         let state = self.states.current();
         let frozen = &state.generations[1..];

@@ -6,7 +6,7 @@ mod frame;
 mod rates;
 mod screen;
 
-use crate::commands::{FOUND, Outcome, print_json};
+use crate::commands::{FOUND, Outcome, not_found, print_json};
 use crate::failure::Failure;
 use frame::Frame;
 use psitri::{Error, StatsRecord};
@@ -79,7 +79,11 @@ fn print_once(path: &Path, first: StatsRecord, json: bool, out: &mut impl Write)
     } else {
         write!(out, "{}", Frame::new(path, &view))?;
     }
-    Ok(FOUND)
+    Ok(if view.record.is_stale() {
+        not_found()
+    } else {
+        FOUND
+    })
 }
 
 /// All figures by their names, and the rates.

@@ -44,6 +44,21 @@ pub fn write(path: &Path, info: &BackupInfo) -> Result<()> {
     Ok(())
 }
 
+/// What is open for writing is a backup no more. Other files of this name are none of ours.
+pub fn remove(storage: &dyn Storage) -> Result<()> {
+    let mut bytes = [0; FIRST_LINE.len()];
+    let is_manifest = storage
+        .open(FILE, OpenMode::Read)
+        .and_then(|file| file.read_at(&mut bytes, 0))
+        .is_ok()
+        && bytes == FIRST_LINE.as_bytes();
+    if is_manifest {
+        storage.remove(FILE)?;
+        storage.sync_dir()?;
+    }
+    Ok(())
+}
+
 pub fn read(path: &Path) -> Result<BackupInfo> {
     let refuse = |what: &str| Error::Backup {
         path: path.to_owned(),

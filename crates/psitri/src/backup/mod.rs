@@ -23,6 +23,8 @@ mod chain;
 mod manifest;
 mod place;
 
+pub(crate) use manifest::remove as forget;
+
 use std::{
     collections::HashMap,
     fs,
@@ -159,7 +161,7 @@ impl<'o> BackupOptions<'o> {
 impl Database {
     /// Copies the database, as of its last commit, to a new directory while it is in use. The copy is verified, and durable, when this
     /// returns. It is a database itself, with a file more: open it for reading, or [restore](Database::restore) it to another place. Once it was
-    /// written to, it is a backup no more.
+    /// opened for writing, it is a database like any other, and a backup no more.
     ///
     /// Every entry is read once. A snapshot is held meanwhile. Subtrees are copied with their keyspaces; [saved snapshots](Database::save_snapshot)
     /// are not copied.

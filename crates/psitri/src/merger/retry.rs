@@ -1,4 +1,4 @@
-//! When a merge that failed is tried again: after pauses that grow, or when somebody asks for it.
+//! When a merge or a checkpoint that failed is tried again: after pauses that grow, or when somebody asks for it.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use crate::Result;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Each is twice as long as the one before, up to this.
 const PAUSE_MAX: Duration = Duration::from_millis(3_200);
-/// What else the merge thread does waits no longer than this meanwhile.
+/// What else the thread does waits no longer than this meanwhile.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
-pub(super) struct Retry {
+pub(crate) struct Retry {
     /// The next attempt, and the pause before it, if the last one failed.
     due: Option<(Instant, Duration)>,
 }

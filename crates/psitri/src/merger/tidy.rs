@@ -159,7 +159,7 @@ impl Tidy {
 fn may_begin(engine: &Engine) -> bool {
     let signals = engine.signals.lock.lock();
     let is_wanted = signals.merge_wanted || signals.draining > 0;
-    !(is_wanted || signals.stopping || signals.is_closing || signals.failure.is_some())
+    !(is_wanted || signals.stopping || signals.is_closing || signals.is_failing())
 }
 
 /// Puts some deltas of a keyspace into their leaves.

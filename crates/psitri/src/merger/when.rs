@@ -129,7 +129,7 @@ impl Watch {
             // As between merges: what was merged holds memory until nobody reads it.
             engine.reclaim_states();
             let mut signals = engine.signals.lock.lock();
-            if signals.stopping || signals.draining > 0 || signals.failure.is_some() {
+            if signals.stopping || signals.draining > 0 || signals.is_failing() {
                 return;
             }
             // Whoever freezes a buffer notifies under this lock.
@@ -233,7 +233,7 @@ fn patience(bytes: u64, merge: u64) -> Duration {
 /// (1)
 fn may_freeze(engine: &Engine) -> bool {
     frozen_count(&engine.states.current()) < engine.options.frozen_buffers_max()
-        && engine.signals.lock.lock().failure.is_none()
+        && !engine.signals.lock.lock().is_failing()
 }
 
 /// How much a merge of a generation would write at most, about.

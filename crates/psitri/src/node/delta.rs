@@ -201,14 +201,14 @@ pub(super) fn structure(bytes: &[u8]) -> Result<(), NodeError> {
     if (0..count).any(is_too_long) {
         return Err(NodeError::Malformed("delta: a key or value is too long"));
     }
-    Ok(())
+    // Each entry hides what the leaf behind has of its key, once.
+    leaf_validate::content(inside)
 }
 
-/// Order of the keys, and (3). `structure` accepted the bytes.
+/// (3). `structure` accepted the bytes.
 pub(super) fn content(bytes: &[u8]) -> Result<(), NodeError> {
     // SAFETY: the caller's promise.
     let delta = unsafe { Delta::new_validated(bytes) };
-    leaf_validate::content(&bytes[leaf_at(delta.leaf.len())..])?;
     if delta.base().is_null() || delta.base().has_deltas() {
         return Err(NodeError::Malformed("delta: no leaf behind it"));
     }

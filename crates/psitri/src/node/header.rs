@@ -26,6 +26,8 @@ const ZERO_AT: usize = 7;
 const BIRTH_AT: usize = 8;
 pub(super) const UNITS_AT: usize = 16;
 pub(super) const COUNT_AT: usize = 20;
+/// No tree is so high: with two children a node it would have more leaves than an address can name.
+const LEVEL_MAX: u8 = 64;
 const _: () = assert!(COUNT_AT + 4 == HEADER_BYTES && HEADER_BYTES <= UNIT_BYTES);
 
 /// How a node is laid out. The values are part of the format; 0 is no kind, so that zeroed space is no node.
@@ -161,6 +163,9 @@ pub(super) fn check_header(bytes: &[u8]) -> Result<NodeKind, NodeError> {
         return Err(NodeError::Malformed(
             "node header: level does not fit the kind",
         ));
+    }
+    if bytes[LEVEL_AT] > LEVEL_MAX {
+        return Err(NodeError::Malformed("node header: level is too high"));
     }
     if count(bytes) == 0 {
         return Err(NodeError::Malformed("node header: count is zero"));

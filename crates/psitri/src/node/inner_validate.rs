@@ -9,7 +9,8 @@
 use super::error::NodeError;
 use super::header::NodeKind;
 use super::inner::{
-    FLAG_KEYS_WIDTH, FLAG_TAILS, FLAG_TAILS_WIDE, Inner, LENGTH_TAILED, SECTIONS_AT, ZERO_AT,
+    FLAG_KEYS_WIDTH, FLAG_TAILS, FLAG_TAILS_WIDE, HEAD_BYTES, Inner, LENGTH_TAILED, SECTIONS_AT,
+    ZERO_AT,
 };
 use super::{KEY_BYTES_MAX, UNIT_BYTES};
 
@@ -42,18 +43,24 @@ pub(super) fn structure(bytes: &[u8], kind: NodeKind) -> Result<(), NodeError> {
     if tails_at > bytes.len() {
         return Err(malformed("inner: sections are longer than the node"));
     }
+    let prefix_bytes = inner.prefix_bytes as usize;
+    let fits = |rest_bytes: usize| prefix_bytes + rest_bytes <= KEY_BYTES_MAX;
+    let too_long = malformed("inner: separator is too long");
     if inner.by_bytes {
-        return Ok(());
+        return if fits(1) { Ok(()) } else { Err(too_long) };
     }
     let lengths_at = inner.lengths_at as usize;
     let lengths = bytes
         .get(lengths_at..lengths_at + n - 1)
         .ok_or(malformed("inner: lengths are outside the node"))?;
     if tails == 0 {
-        return if lengths.iter().all(|length| *length < LENGTH_TAILED) {
+        let longest = lengths.iter().max().map_or(0, |length| *length);
+        return if longest >= LENGTH_TAILED {
+            Err(malformed("inner: separator length without tails"))
+        } else if fits(usize::from(longest)) {
             Ok(())
         } else {
-            Err(malformed("inner: separator length without tails"))
+            Err(too_long)
         };
     }
     let width = if tails & FLAG_TAILS_WIDE == 0 { 2 } else { 4 };
@@ -77,6 +84,10 @@ pub(super) fn structure(bytes: &[u8], kind: NodeKind) -> Result<(), NodeError> {
             let length = lengths[i - 1];
             if length > LENGTH_TAILED || (length == LENGTH_TAILED) != (offset > before) {
                 return Err(malformed("inner: separator length and tail disagree"));
+            }
+            let head_bytes = usize::from(length.min(HEAD_BYTES as u8));
+            if !fits(head_bytes + offset - before) {
+                return Err(too_long);
             }
         } else if offset != 0 {
             return Err(malformed("inner: first tail offset is not zero"));

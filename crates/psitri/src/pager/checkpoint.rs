@@ -323,7 +323,9 @@ impl Pager {
                 "page map table checksum does not match",
             ));
         }
-        let mut map = PageMap::new(superblock.page_end);
+        // What neither the file has nor the map says anything of is nothing.
+        let mapped_pages = u64::from(superblock.map_pieces) * CHUNK_PAGES;
+        let mut map = PageMap::new(superblock.page_end.min(file_pages.max(mapped_pages)));
         let mut loaded = LoadedMap {
             pieces: Vec::new(),
             table: Extent::of_pages(
@@ -350,6 +352,22 @@ impl Pager {
             if crc32c::crc32c(&bytes) != crc || !map.load(index, &bytes) {
                 return Err(damaged(page, "page map piece does not match its checksum"));
             }
+        }
+        let pieces = loaded.pieces.iter().map(|piece| piece.page);
+        let mut own_pages: Vec<u64> = (superblock.map_table_page..)
+            .take(table_pages as usize)
+            .chain(pieces.filter(|&page| page != 0))
+            .collect();
+        own_pages.sort_unstable();
+        let is_used = |page: u64| map.live().get(page as usize).is_some_and(|&live| live > 0);
+        let is_twice = own_pages.windows(2).find(|pair| pair[0] == pair[1]);
+        let wrong = is_twice.map(|pair| pair[0]);
+        if let Some(page) = wrong.or_else(|| own_pages.iter().copied().find(|&page| is_used(page)))
+        {
+            return Err(damaged(
+                page,
+                "a page of the page map has something else, too",
+            ));
         }
         if let Some(lost) = map
             .live()

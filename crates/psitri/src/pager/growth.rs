@@ -71,14 +71,27 @@ impl Pager {
         };
         let needed = new * PAGE_BYTES as u64;
         if needed > self.mapped_bytes.load(Ordering::Relaxed) {
-            let map = self.file.map_read(needed * 2)?;
-            self.base.store(map.as_ptr().cast_mut(), Ordering::Release);
-            self.mapped_bytes.store(map.len(), Ordering::Relaxed);
-            self.maps.lock().push(map);
-            self.lock_cache()?;
+            self.map_more(needed * 2)
+                // (2)
+                .inspect_err(|_| drop(self.file.set_len(start)))?;
         }
         space.map.grow(new);
         self.end_bytes.store(needed, Ordering::Release);
+        Ok(())
+    }
+
+    /// Maps so many bytes of the file. From now on the new mapping keeps the cache in memory, as it is read: the system would count both. Without
+    /// the right to so much, reads may be slower.
+    fn map_more(&self, bytes: u64) -> Result<()> {
+        let map = self.file.map_read(bytes)?;
+        let mut maps = self.maps.lock();
+        if let (Some(last), pinned @ 1..) = (maps.last(), self.pinned_cache_bytes) {
+            let _ = last.unlock(0, pinned.min(last.len()));
+            let _ = map.lock(0, pinned.min(map.len()));
+        }
+        self.base.store(map.as_ptr().cast_mut(), Ordering::Release);
+        self.mapped_bytes.store(map.len(), Ordering::Relaxed);
+        maps.push(map);
         Ok(())
     }
 }

@@ -37,7 +37,9 @@ use crate::{
     Result,
     error::Error,
     lookup::LookupBoard,
-    node::{self, NodeRef, PAGE_BYTES, UNIT_BYTES, VALUE_INLINE_BYTES_MAX, ValuePointer},
+    node::{
+        self, NodeRef, PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE, VALUE_INLINE_BYTES_MAX, ValuePointer,
+    },
     prefetch::LINE_BYTES,
     storage::{ReadMap, StorageFile},
     sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering},
@@ -332,6 +334,14 @@ impl Pager {
         Ok(self.bytes(pointer.byte_offset(), pointer.len as usize))
     }
 
+    /// Whether a value lies where the file has values.
+    pub fn has_place(&self, pointer: &ValuePointer) -> bool {
+        let (offset, bytes) = (pointer.byte_offset(), pointer.len.max(1));
+        let is_inside = offset >= SUPERBLOCK_PAGES * PAGE_BYTES as u64
+            && self.is_inside(offset, bytes as usize);
+        is_inside || self.check_range(offset, u64::from(bytes)).is_ok()
+    }
+
     /// As [`Pager::value`], but checked once more if it was before: who writes it again gives it a new checksum.
     pub fn value_to_move(&self, pointer: &ValuePointer) -> Result<&[u8]> {
         let value = self.value(pointer)?;
@@ -402,6 +412,14 @@ impl Pager {
                 "a reference to a node without a length",
             ));
         }
+        let behind = at.offset_units() + at.units();
+        if at.offset_units() > 0 && behind > UNITS_PER_PAGE as u32 {
+            return Err(Error::corrupted(
+                DATA_FILE,
+                at.byte_offset(),
+                "a node that begins inside a page ends in another",
+            ));
+        }
         self.check_range(at.byte_offset(), at.bytes() as u64)
     }
 
@@ -436,7 +454,17 @@ impl Pager {
             return Ok(());
         }
         let offset = pointer.byte_offset();
-        self.check_range(offset, u64::from(pointer.len))?;
+        // One without bytes has a unit all the same.
+        let bytes = u64::from(pointer.len).max(1);
+        self.check_range(offset, bytes)?;
+        let in_page = offset % PAGE_BYTES as u64;
+        if in_page > 0 && in_page + bytes > PAGE_BYTES as u64 {
+            return Err(Error::corrupted(
+                DATA_FILE,
+                offset,
+                "a value that begins inside a page ends in another",
+            ));
+        }
         if crc32c::crc32c(self.bytes(offset, pointer.len as usize)) != pointer.crc {
             return Err(Error::corrupted(
                 DATA_FILE,

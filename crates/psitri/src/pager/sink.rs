@@ -288,8 +288,13 @@ impl<'p> Sink<'p> {
 
     /// Counts an out-of-line value as dead once this sink's version is published.
     pub fn kill_value(&mut self, pointer: &ValuePointer) {
-        if pointer.subtree().is_none() {
-            self.kill(value_extent(pointer));
+        // A pointer that somebody forged may lead anywhere, and be from the future: what it frees waits for all readers then.
+        if pointer.subtree().is_none() && self.pager.has_place(pointer) {
+            let mut extent = value_extent(pointer);
+            if extent.birth > self.birth {
+                extent.birth = 0;
+            }
+            self.kill(extent);
         }
     }
 

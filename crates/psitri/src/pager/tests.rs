@@ -170,3 +170,46 @@ fn nodes_are_known_that_were_written_or_checked() {
     let found = db.snapshot().get(&keyspace, b"key").unwrap().is_some();
     assert!(found && is_known(&db, &keyspace));
 }
+
+/// References that somebody forged. What they name is in the file.
+#[test]
+fn nothing_begins_inside_a_page_and_ends_in_another() {
+    let pager = pager();
+    let page = pager.reserve_run(2).unwrap();
+    let why = |error: Error| error.to_string();
+    let node = why(pager.recheck_node(NodeRef::new(page, 60, 10)).unwrap_err());
+    assert!(node.contains("ends in another"), "{node}");
+    let node = why(pager.recheck_node(NodeRef::new(page, 0, 70)).unwrap_err());
+    assert!(!node.contains("ends in another"), "{node}");
+    let zeros = vec![0; 2 * PAGE_BYTES];
+    let value = |offset: u32, len: usize| {
+        ValuePointer::new(page, offset, len as u32, crc32c::crc32c(&zeros[..len]), 1)
+    };
+    for (offset, len) in [(0, 0), (0, 2 * PAGE_BYTES), (33, 4063), (64, 4032)] {
+        pager.recheck_value(&value(offset, len)).unwrap();
+    }
+    let behind = ValuePointer::new(pager.page_end(), 0, 0, crc32c::crc32c(&[]), 1);
+    pager.recheck_value(&behind).unwrap_err();
+    for (offset, len) in [(33, 4064), (64, 4033)] {
+        let value = why(pager.recheck_value(&value(offset, len)).unwrap_err());
+        assert!(value.contains("ends in another"), "{value}");
+    }
+}
+
+/// What they name is not freed, or not before nobody can see it.
+#[test]
+fn forged_values_free_nothing_that_is_not_theirs() {
+    let pager = pager();
+    let page = pager.reserve_run(1).unwrap();
+    let end = pager.page_end();
+    let mut sink = Sink::new(&pager, 7);
+    for (page, offset, birth) in [(0, 64, 1), (end, 0, 1), (end - 1, 4032, 1), (page, 0, 9)] {
+        sink.kill_value(&ValuePointer::new(page, offset, 65, 0, birth));
+    }
+    let deaths = sink.finish().unwrap().deaths;
+    let named: Vec<(u64, u64)> = deaths
+        .iter()
+        .map(|dead| (dead.page(), dead.birth))
+        .collect();
+    assert_eq!(named, [(page, 0)]);
+}

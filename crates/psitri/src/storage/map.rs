@@ -11,7 +11,7 @@
 #![allow(unsafe_code)] // the one place that makes references from mapped memory
 use super::{StorageError, image::Image};
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
-use std::{fmt, os::fd::BorrowedFd, ptr::NonNull, sync::Arc};
+use std::{ffi::c_void, fmt, os::fd::BorrowedFd, ptr::NonNull, sync::Arc};
 
 /// Smallest unit of population and prefetch; a multiple of any smaller page, and rounded outwards by the system for larger ones.
 const PAGE_BYTES: usize = 4096;
@@ -206,19 +206,30 @@ impl ReadMap {
         }
     }
 
+    /// No longer keeps the pages of a range in memory.
+    pub fn unlock(&self, offset: u64, len: u64) -> Result<(), StorageError> {
+        let (address, bytes) = self.locked_range(offset, len)?;
+        // SAFETY: inside the mapping (invariant 1); this does not change content.
+        let unlocked = unsafe { mm::munlock(address, bytes) };
+        unlocked.map_err(|error| StorageError::io("unlock", &self.file, error))
+    }
+
+    fn locked_range(&self, offset: u64, len: u64) -> Result<(*mut c_void, usize), StorageError> {
+        let (start, bytes) = page_range(offset, len, self.len).ok_or(StorageError::OutOfRange {
+            file: self.file.clone(),
+            offset,
+            len,
+            limit: self.len(),
+        })?;
+        // SAFETY: inside the mapping (invariant 1).
+        Ok((unsafe { self.base.as_ptr().add(start) }.cast(), bytes))
+    }
+
     /// Keeps the pages of a range in memory once they have been read. The range lies below the file's length.
     pub fn lock(&self, offset: u64, len: u64) -> Result<(), StorageError> {
-        let Some((start, bytes)) = page_range(offset, len, self.len) else {
-            return Err(StorageError::OutOfRange {
-                file: self.file.clone(),
-                offset,
-                len,
-                limit: self.len(),
-            });
-        };
+        let (address, bytes) = self.locked_range(offset, len)?;
         // SAFETY: inside the mapping (invariant 1); locking does not change content.
         let locked = unsafe {
-            let address = self.base.as_ptr().add(start).cast();
             #[cfg(target_os = "linux")]
             {
                 mm::mlock_with(address, bytes, mm::MlockFlags::ONFAULT)

@@ -280,10 +280,10 @@ pub(crate) fn rank(pager: &Pager, root: Root, key: &[u8]) -> Result<u64> {
     if root.node.is_null() || key.is_empty() {
         return Ok(0);
     }
-    let mut before = 0;
+    let mut before = 0u64;
     let bytes = descend(pager, pager.node(root.node)?, |inner| {
         let index = inner.search(key);
-        before += inner.keys_before(index);
+        before = before.saturating_add(inner.keys_before(index));
         inner.child(index)
     })?;
     let index = match bottom(pager, bytes)? {
@@ -293,7 +293,7 @@ pub(crate) fn rank(pager: &Pager, root: Root, key: &[u8]) -> Result<u64> {
             delta.index_with_changes(base.lower_bound(key), changes)
         }
     };
-    Ok(before + index as u64)
+    Ok(before.saturating_add(index as u64))
 }
 
 /// What has the key of rank `rank` (0 is the smallest) on level 0, and at which index. `None` if there are not so many keys. O(log n).

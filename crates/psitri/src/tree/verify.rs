@@ -250,6 +250,12 @@ fn verify_entries(
                 continue;
             }
             pager.recheck_value(&pointer)?;
+            if pointer.birth > check.version {
+                return Err(damaged(
+                    at,
+                    "a value is younger than the tree that it belongs to",
+                ));
+            }
             check.values_out_of_line += 1;
             check.passed(value_extent(&pointer))?;
         }

@@ -165,7 +165,11 @@ impl WriteTxn {
     /// Turns from the shared buffer to a private one, and takes out what was written to the former: it has to be empty of that before it can be
     /// merged. What is taken out comes before all that is written from now on.
     pub(super) fn leave_shared(&mut self) -> Result<Vec<Taken>> {
-        let taken = self.parts.iter().map(Part::take_out).collect();
+        let steps: usize = (self.parts.iter().map(|part| part.guard.touched.len())).sum();
+        let step_bytes = self.bytes as usize / steps.max(1);
+        let taken = (self.parts.iter())
+            .map(|part| part.take_out(step_bytes))
+            .collect();
         let large_values = std::mem::take(&mut self.large_values);
         let owed: SmallVec<[_; 1]> = self.parts.iter_mut().map(|part| part.owed.take()).collect();
         self.undo_to(None);
@@ -362,20 +366,16 @@ impl Taken {
 }
 
 impl Part {
-    /// What the part wrote.
-    fn take_out(&self) -> Taken {
+    /// What the part wrote, in steps of so many bytes on average.
+    fn take_out(&self, step_bytes: usize) -> Taken {
         let WriterSlot {
             buffer, touched, ..
         } = &*self.guard;
         let buffer = buffer.as_ref().expect("an open part has a writer");
-        let arena_bytes = buffer.buffer().stats().bytes as usize;
         let mut run = Run::new(self.id);
-        // An operation takes less than its versions do in the arena.
-        run.reserve(
-            touched.len(),
-            arena_bytes / touched.len().max(1),
-            arena_bytes,
-        );
+        // The buffer has what others wrote to it, too. What this part wrote takes less here than there.
+        let arena_bytes = buffer.buffer().stats().bytes as usize;
+        run.reserve(touched.len(), step_bytes, arena_bytes);
         let mut deleted: Vec<&KeyBounds> = Vec::new();
         for step in touched.iter() {
             match step {

@@ -404,7 +404,8 @@ impl WriteTxn {
         drop(self);
     }
 
-    /// Commits with the database's durability. On an error the transaction is undone.
+    /// Commits with the database's durability. On an error the transaction is undone, but for [`Error::Poisoned`]: if the disk failed
+    /// when this commit was made durable, the next opening may find it or not. Look before you do it again.
     ///
     /// When this returns, every later snapshot sees the transaction, and it survives the death of the process. What else
     /// it survives is said by [`Durability`].
@@ -513,6 +514,7 @@ impl WriteTxn {
         }
         for part in &mut self.parts {
             debug_assert!(part.guard.touched.is_empty() && part.owed.is_none());
+            part.guard.shrink(self.bytes);
             if is_private {
                 part.guard.buffer = None;
                 part.guard.generation = 0;

@@ -193,6 +193,7 @@ impl WriteTxn {
     /// # Ok(()) }
     /// ```
     pub fn insert(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        self.part_index(keyspace)?;
         if self.get(keyspace, key)?.is_some() {
             return Err(Error::KeyExists);
         }
@@ -211,6 +212,7 @@ impl WriteTxn {
     /// # Ok(()) }
     /// ```
     pub fn update(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        self.part_index(keyspace)?;
         if self.get(keyspace, key)?.is_none() {
             return Err(Error::KeyAbsent);
         }

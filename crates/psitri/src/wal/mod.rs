@@ -42,6 +42,7 @@ pub use appender::{Appended, Wal};
 pub use group::GroupCommit;
 pub use replay::{Record, ReplayEnd, replay, replay_between, replay_while};
 pub use salvage::{LogDamage, SalvagedLog, salvage};
+pub use segment::files_bytes;
 pub use shared::{Referred, SmallSegment, WalShared};
 
 use crate::storage::{MAP_ALIGNMENT_BYTES, StorageError};

@@ -109,6 +109,12 @@ impl OpsBuilder {
         self.keyspace = None;
     }
 
+    /// Memory that it holds.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Makes room for about so many bytes more.
     pub fn reserve(&mut self, bytes: usize) {
         self.bytes.reserve(bytes);

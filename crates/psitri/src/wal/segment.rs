@@ -58,6 +58,21 @@ pub(super) fn file_name(id: u32) -> String {
     format!("{FILE_NAME_PREFIX}{id:08x}")
 }
 
+/// Sizes of the log's files, spare ones included, in a directory where it may not be open.
+pub fn files_bytes(storage: &dyn Storage) -> Result<u64, StorageError> {
+    let mut bytes = 0;
+    for name in storage.list()? {
+        if file_id(&name).is_some() {
+            // A writer may have removed it meanwhile.
+            bytes += storage
+                .open(&name, OpenMode::Read)
+                .and_then(|file| file.len())
+                .unwrap_or(0);
+        }
+    }
+    Ok(bytes)
+}
+
 /// The number in a segment's file name; `None` for other files.
 pub(super) fn file_id(name: &str) -> Option<u32> {
     let digits = name.strip_prefix(FILE_NAME_PREFIX)?;

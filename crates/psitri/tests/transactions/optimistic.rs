@@ -404,3 +404,60 @@ fn a_visit_of_a_foreign_keyspace_is_no_read() {
     txn.commit().unwrap();
     assert_eq!(db.get(&keyspace, b"k").unwrap().as_deref(), Some(&b"v"[..]));
 }
+
+/// The second attempt finds the keyspace that took the name.
+#[test]
+fn a_keyspace_that_is_dropped_and_created_again_meanwhile_is_no_end() {
+    let (_dir, db, _) = open();
+    db.create_keyspace("cache").unwrap();
+    let mut attempts = 0;
+    db.transact(Isolation::Serializable, |txn| {
+        attempts += 1;
+        let cache = db.open_keyspace("cache")?;
+        assert_eq!(txn.get(&cache, b"k")?, None);
+        txn.upsert(&cache, b"k", b"v")?;
+        if attempts == 1 {
+            db.drop_keyspace("cache")?;
+            db.create_keyspace("cache")?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(attempts, 2);
+    let cache = db.open_keyspace("cache").unwrap();
+    assert_eq!(db.get(&cache, b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    // Nobody creates it again.
+    let result = db.transact(Isolation::Snapshot, |txn| {
+        txn.upsert(&cache, b"k", b"w")?;
+        if db.open_keyspace("cache").is_ok() {
+            db.drop_keyspace("cache")?;
+        }
+        Ok(())
+    });
+    assert!(
+        matches!(result, Err(Error::KeyspaceGone { .. })),
+        "{result:?}"
+    );
+}
+
+/// The conflict comes first, the drop before the locks are taken.
+#[test]
+fn a_keyspace_may_be_dropped_between_a_conflict_and_the_next_attempt() {
+    let (_dir, db, other) = open();
+    let doomed = db.create_keyspace("doomed").unwrap();
+    let mut attempts = 0;
+    let result = db.transact(Isolation::Serializable, |txn| {
+        attempts += 1;
+        txn.get(&doomed, b"k")?;
+        txn.upsert(&other, b"k", b"v")?;
+        let mut rival = db.begin(&[&doomed])?;
+        rival.upsert(&doomed, b"k", b"w")?;
+        rival.commit()?;
+        db.drop_keyspace("doomed")
+    });
+    assert!(
+        matches!(result, Err(Error::KeyspaceGone { .. })),
+        "{result:?}"
+    );
+    assert_eq!(attempts, 2);
+}
