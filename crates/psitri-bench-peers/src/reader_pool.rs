@@ -19,15 +19,20 @@ impl<R: Send> ReaderPool<R> {
         Self(ThreadLocal::new())
     }
 
+    /// The list of this thread. Not `get`: that does not know a thread which has not been here yet, whose list may be that of one that ended.
+    #[inline]
+    fn list(&self) -> &RefCell<Vec<R>> {
+        &self.0.get_or(|| List(RefCell::new(Vec::new()))).0
+    }
+
     #[inline]
     pub fn take(&self) -> Option<R> {
-        self.0.get()?.0.borrow_mut().pop()
+        self.list().borrow_mut().pop()
     }
 
     #[inline]
     pub fn give(&self, reader: R) {
-        let list = self.0.get_or(|| List(RefCell::new(Vec::new())));
-        list.0.borrow_mut().push(reader);
+        self.list().borrow_mut().push(reader);
     }
 
     /// Ends those of all threads.
@@ -46,6 +51,7 @@ impl<R: Send> Default for ReaderPool<R> {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn a_thread_takes_what_it_gave() {
@@ -64,6 +70,24 @@ mod tests {
         assert_eq!(pool.take(), Some(2));
         assert_eq!(pool.take(), Some(1));
         assert_eq!(pool.take(), None);
+    }
+
+    #[test]
+    fn threads_that_follow_one_another_use_the_same_readers() {
+        let pool = ReaderPool::new();
+        let made = AtomicU32::new(0);
+        let use_one = || {
+            let reader = pool.take();
+            pool.give(reader.unwrap_or_else(|| made.fetch_add(1, Ordering::Relaxed)));
+        };
+        for _ in 0..1_000 {
+            std::thread::scope(|scope| {
+                scope.spawn(use_one);
+            });
+        }
+        // A thread may end a little later than its closure.
+        let made = made.into_inner();
+        assert!(made < 100, "{made} readers");
     }
 
     #[test]

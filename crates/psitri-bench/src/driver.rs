@@ -57,7 +57,7 @@ pub fn run<R: Engines, J: Job>(registry: &R, job: &J) -> Result<bool> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (mut reports, mut silent) = (Vec::new(), Vec::new());
     for round in 0..options.repeat {
-        for engine in alternating(&engines, round) {
+        for engine in alternating(&engines, round, 0) {
             let json = scratch.path().join("report.json");
             let status = child(&arguments, engine, &json)?.status()?;
             match read_json(&json) {
@@ -128,13 +128,17 @@ pub fn choose(known: Vec<String>, argument: &str) -> Result<Vec<String>> {
     Ok(wanted)
 }
 
-/// The engines in the order of a round: forwards in even rounds, backwards in odd ones, so that none always follows the same other.
-pub fn alternating(engines: &[String], round: u32) -> Vec<&String> {
-    if round.is_multiple_of(2) {
-        engines.iter().collect()
-    } else {
-        engines.iter().rev().collect()
+/// The engines in the order of a round: forwards in even rounds, backwards in odd ones, so that none always follows the same other. `turn` says how many
+/// go to the end, so that none is always the first: a drive takes what comes first faster.
+pub fn alternating(engines: &[String], round: u32, turn: usize) -> Vec<&String> {
+    let mut order: Vec<&String> = engines.iter().collect();
+    if !round.is_multiple_of(2) {
+        order.reverse();
     }
+    if !order.is_empty() {
+        order.rotate_left(turn % engines.len());
+    }
+    order
 }
 
 /// This program with `arguments`, for one engine.

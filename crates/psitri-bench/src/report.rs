@@ -76,7 +76,7 @@ pub struct Phase {
     pub reads_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commits: Option<u64>,
-    /// Of a commit where commits are timed, else of an operation.
+    /// Of a batch, with its commit, where batches are timed, else of an operation.
     #[serde(alias = "commit_us", skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<LatencyMicroseconds>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,5 @@
-//! The writing side: attempts transfers, commits every batch, and times each commit.
+//! The writing side: attempts transfers, commits every batch, and times each batch from what is done for it first to the end of its commit: engines
+//! differ in what they do before.
 //!
 //! One thread. The harness allocates nothing per transfer. Attempts are drawn a block ahead and their names asked for then: they have come by the
 //! time they are needed, and an engine is charged for its own cache misses only.
@@ -245,6 +246,7 @@ pub fn run<W: Writer>(
     let start = clock.ticks();
     let mut throughput = Throughput::start(clock, start);
     let mut rounds = Rounds::start(plan.attempts, start);
+    let mut began = start;
     let most_of = |left: u64| plan.announce.min(plan.batch_size).min(left);
     transfers.foretell(writer, most_of(plan.attempts));
     let mut batch = writer.begin()?;
@@ -258,9 +260,10 @@ pub fn run<W: Writer>(
         }
         batched += 1;
         if batched == plan.batch_size {
-            let before = clock.ticks();
             batch.commit()?;
             let after = clock.ticks();
+            latency.record(clock.nanoseconds(began, after));
+            began = after;
             committed.store(plan.sequence_start + successes, Ordering::Release);
             commits += 1;
             batched = 0;
@@ -269,7 +272,6 @@ pub fn run<W: Writer>(
             }
             // What comes next is known as soon as this was answered for.
             transfers.foretell(writer, most_of(plan.attempts - done));
-            latency.record(clock.nanoseconds(before, after));
             if throughput.at(after, done) {
                 progress.at(done);
             }

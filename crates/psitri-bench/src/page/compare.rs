@@ -11,8 +11,12 @@ use crate::registry::NOT_IN_ALL;
 use crate::report::Report;
 use crate::suite::results::{Case, Results};
 use crate::summary::Spread;
+use std::ops::RangeInclusive;
 
 pub const OURS: &str = "psitri";
+
+/// Ratios of which nothing is known where one of the two was run once: machines are shared, and runs differ by so much.
+const WITHIN_ONE_RUN: RangeInclusive<f64> = 0.8..=1.25;
 
 /// Of the family of PsiTri.
 pub fn is_ours(engine: &str) -> bool {
@@ -76,7 +80,7 @@ pub struct Verdict<'r> {
     pub ratio: f64,
     /// How many others are better than ours.
     pub better_others: usize,
-    /// The runs of both do not all lie apart: which one is better, they do not say.
+    /// The runs of both do not all lie apart, or there is one of a side and the ratio is not large: which one is better, they do not say.
     pub overlap: bool,
     /// Runs of the other and of ours.
     pub runs: [usize; 2],
@@ -261,13 +265,17 @@ impl<'r> Comparison<'r> {
             .filter_map(|engine| Some((engine, self.ratio(row, engine)?)))
             .collect();
         others.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let is_apart = |engine: usize| {
-            row.cells[engine].is_some_and(|theirs| theirs.min > own.max || own.min > theirs.max)
+        let is_apart = |engine: usize, ratio: f64| {
+            row.cells[engine].is_some_and(|theirs| {
+                let is_known = theirs.runs > 1 && own.runs > 1;
+                let is_apart = theirs.min > own.max || own.min > theirs.max;
+                is_apart && (is_known || !WITHIN_ONE_RUN.contains(&ratio))
+            })
         };
         // One that is better in all its runs counts before one whose median is better still, and whose runs say nothing.
         let behind = others
             .iter()
-            .find(|&&(engine, ratio)| ratio > 1.0 && is_apart(engine));
+            .find(|&&(engine, ratio)| ratio > 1.0 && is_apart(engine, ratio));
         let &(best, ratio) = behind.or(others.first())?;
         let theirs = row.cells[best]?;
         let sibling = (0..self.engines.len())
@@ -290,7 +298,7 @@ impl<'r> Comparison<'r> {
             ours_median: own.median,
             ratio,
             better_others: others.iter().filter(|(_, ratio)| *ratio > 1.0).count(),
-            overlap: !is_apart(best),
+            overlap: !is_apart(best, ratio),
             runs: [theirs.runs, own.runs],
             sibling,
             keeper,

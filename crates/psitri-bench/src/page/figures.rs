@@ -106,6 +106,8 @@ const KINDS: &[Kind] = &[
     // Attempts a second say the same.
     kind("successes_per_second", "transfers a second", HIGHER, Unit::PerSecond, Rank::Context),
     kind("harmonic_mean_per_second", "harmonic mean of the rounds", HIGHER, Unit::PerSecond, Rank::Context),
+    // With less than a hundred windows, the worst one.
+    kind("p1_window_per_second", "", HIGHER, Unit::PerSecond, Rank::Context),
     kind("best_round_per_second", "best round", HIGHER, Unit::PerSecond, Rank::Context),
     kind("*_per_second", "", HIGHER, Unit::PerSecond, Rank::Primary),
     kind("*cpu_seconds", "", LOWER, Unit::Seconds, Rank::Secondary),
@@ -129,6 +131,8 @@ const KINDS: &[Kind] = &[
     kind("*resident_bytes", "", LOWER, Unit::Bytes, Rank::Secondary),
     kind("*written_bytes", "", LOWER, Unit::Bytes, Rank::Secondary),
     kind("*_bytes", "", None, Unit::Bytes, Rank::Context),
+    // Next to nothing where the system's cache has the data.
+    kind("read_amplification", "", LOWER, Unit::Times, Rank::Context),
     kind("*_amplification", "", LOWER, Unit::Times, Rank::Secondary),
     kind("*_ratio", "", None, Unit::Times, Rank::Context),
 ];
@@ -146,6 +150,10 @@ const SIZE_PHASES: &[&str] = &["uncompacted size", "compacted size"];
 
 /// Work of the harness, not of an engine.
 const HARNESS_PHASES: &[&str] = &["names", "generate pairs"];
+
+/// Of the bank, where it is divided into as many.
+const ROUNDS_MIN: u64 = 10;
+const WORST_ROUND: &str = "worst_round_per_second";
 
 /// The figures of the table of latencies, and what heads their columns there.
 pub const LATENCIES: [(&str, &str); 6] = [
@@ -245,8 +253,9 @@ pub fn of(report: &Report) -> Vec<(Name, f64)> {
             add(of, "latency_mean", measured(latency.mean));
             add(of, "latency_p50", Some(latency.p50));
             add(of, "latency_p95", measured(latency.p95));
-            add(of, "latency_p99", Some(latency.p99));
-            add(of, "latency_p999", Some(latency.p999));
+            let of_enough = |samples: u64, value: f64| (latency.count >= samples).then_some(value);
+            add(of, "latency_p99", of_enough(100, latency.p99));
+            add(of, "latency_p999", of_enough(1_000, latency.p999));
             add(of, "latency_max", Some(latency.max));
         }
         let file = if is_there_for_its_size(phase) {
@@ -255,8 +264,15 @@ pub fn of(report: &Report) -> Vec<(Name, f64)> {
             "phase_file_bytes"
         };
         add(of, file, bytes(phase.file_bytes));
+        // Without a commit in each round, the worst one has no more to say than which one had it.
+        let commits = phase.latency_us.as_ref().map_or(u64::MAX, |it| it.count);
+        let has_rounds = commits >= ROUNDS_MIN;
         for (name, &value) in &phase.figures {
-            add(of, name, Some(value));
+            add(
+                of,
+                name,
+                (has_rounds || name != WORST_ROUND).then_some(value),
+            );
         }
     }
     if let Some(size) = &report.size {

@@ -108,7 +108,7 @@ pub fn even(verdicts: &[Verdict<'_>], palette: &Palette) -> Markup {
         section #even {
             h2 { "Where the runs do not say" }
             p.about {
-                "Figures in which the runs of the best other engine and ours overlap, with whose median is better. What was run once has no spread to be within."
+                "Figures in which the runs of the best other engine and ours overlap, with whose median is better; and those of which one side was run once, where neither is better by more than a quarter."
             }
             @if even.iter().all(|(_, rows)| rows.is_empty()) { p.empty { "None." } }
             @for (title, rows) in &even {

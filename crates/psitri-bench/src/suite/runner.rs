@@ -283,8 +283,8 @@ fn is_free(directory: &Path) -> Result<bool> {
 fn all_runs(info: &SuiteInfo) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
     for round in 0..info.rounds() {
-        for case in &info.cases {
-            for engine in driver::alternating(&case.engines, round) {
+        for (turn, case) in info.cases.iter().enumerate() {
+            for engine in driver::alternating(&case.engines, round, turn) {
                 runs.push(Run {
                     case,
                     engine,

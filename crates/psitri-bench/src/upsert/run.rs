@@ -294,14 +294,16 @@ fn write<'a, E: Engine>(
         let end = upsert + config.items;
         while upsert < end {
             let batch_end = end.min(upsert + config.batch);
-            let mut writes = engine.begin_writes()?;
-            for upsert in upsert..batch_end {
-                values.fill(upsert, &mut value);
-                writes.put(&config.key(upsert), &value)?;
-            }
             recorder
-                .timed(batch_end - upsert, || writes.commit())
-                .with_context(|| format!("a commit of round {round} failed"))?;
+                .timed(batch_end - upsert, || {
+                    let mut writes = engine.begin_writes()?;
+                    for upsert in upsert..batch_end {
+                        values.fill(upsert, &mut value);
+                        writes.put(&config.key(upsert), &value)?;
+                    }
+                    writes.commit()
+                })
+                .with_context(|| format!("a batch of round {round} failed"))?;
             upsert = batch_end;
             shared.committed.store(upsert, Ordering::Release);
         }

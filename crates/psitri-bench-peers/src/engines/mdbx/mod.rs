@@ -387,14 +387,8 @@ impl<const SAFE: bool> Snapshot for MdbxSnapshot<'_, SAFE> {
         Ok(look(self.reader()?.get(key)?))
     }
 
-    fn scan(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
-        let mut entries = self.reader()?.cursor()?;
-        entries.first()?;
-        while let Some((key, value)) = entries.entry() {
-            each(key, value);
-            entries.next()?;
-        }
-        Ok(())
+    fn scan(&mut self, each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        self.reader()?.cursor()?.all(each)
     }
 
     #[inline]

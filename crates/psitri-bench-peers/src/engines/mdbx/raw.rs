@@ -487,6 +487,35 @@ impl<'t> Entries<'t> {
         self.step(value(key), ffi::MDBX_SET_RANGE)
     }
 
+    /// All entries, some hundreds for each call of libmdbx.
+    pub fn all(self, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        let mut pairs = [NOTHING; 512];
+        let mut operation = ffi::MDBX_FIRST;
+        loop {
+            let mut count = 0;
+            // SAFETY: the cursor is open, and nobody has moved it; libmdbx writes no more values than there is room for.
+            let code = unsafe {
+                let pairs = pairs.as_mut_ptr();
+                ffi::mdbx_cursor_get_batch(self.raw.as_ptr(), &mut count, pairs, 512, operation)
+            };
+            if code == ffi::MDBX_NOTFOUND || code == ffi::MDBX_ENODATA {
+                return Ok(());
+            }
+            let is_last = code == ffi::MDBX_RESULT_TRUE;
+            if !is_last {
+                check(code)?;
+            }
+            for pair in pairs[..count].chunks_exact(2) {
+                // SAFETY: they were read in the transaction, which is borrowed for `'t`: invariant (2).
+                unsafe { each(bytes(&pair[0]), bytes(&pair[1])) };
+            }
+            if is_last {
+                return Ok(());
+            }
+            operation = ffi::MDBX_NEXT;
+        }
+    }
+
     pub fn first(&mut self) -> Result<bool> {
         self.step(NOTHING, ffi::MDBX_FIRST)
     }

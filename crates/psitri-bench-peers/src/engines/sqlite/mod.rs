@@ -21,6 +21,7 @@ use psitri_bench::engine::{
 };
 use rusqlite::{Connection, OpenFlags};
 use statement::Statement;
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const FILE_NAME: &str = "kv.sqlite";
 /// The largest that SQLite is compiled for.
 const MAPPED_BYTES_MAX: u64 = 0x7fff_0000;
+/// The VFS of a database that one process has for itself, with as many connections as it likes: one lock for as long as it is open, and the index of the
+/// log in the heap, where others call the system at the beginning and the end of each transaction.
+const ONE_PROCESS: &CStr = c"unix-excl";
 
 pub struct Sqlite {
     writer: Mutex<Connected>,
@@ -78,7 +82,7 @@ impl Connected {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
         }
         let file = directory.join(FILE_NAME);
-        let connection = Connection::open_with_flags(&file, flags)
+        let connection = Connection::open_with_flags_and_vfs(&file, flags, ONE_PROCESS)
             .with_context(|| format!("cannot open {}", file.display()))?;
         let journal: String =
             connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -277,7 +281,9 @@ impl Engine for Sqlite {
             "a table WITHOUT ROWID, keyed by the blob".to_owned(),
             "journal_mode WAL, wal_autocheckpoint 1000 pages".to_owned(),
             format!("synchronous {}", synchronous(settings.sync_mode)),
-            format!("mmap_size {MAPPED_BYTES_MAX}, statements prepared once a connection"),
+            format!(
+                "VFS unix-excl, mmap_size {MAPPED_BYTES_MAX}, statements prepared once a connection"
+            ),
             format!(
                 "cache_size {} KiB a connection",
                 settings.cache_bytes_or_common() >> 10

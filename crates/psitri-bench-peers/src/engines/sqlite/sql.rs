@@ -2,14 +2,14 @@
 //!
 //! Settings: journal and `synchronous` as the run asks, a write-ahead log without flushes unless told otherwise; the cache of prepared
 //! statements is not used, for the workloads keep theirs. Statements are reset after each use, by rusqlite when it drops the rows.
-use super::{FILE_NAME, MAPPED_BYTES_MAX};
+use super::{FILE_NAME, MAPPED_BYTES_MAX, ONE_PROCESS};
 use anyhow::{Context, Result, ensure};
 use psitri_bench::engine::{CACHE_BYTES_COMMON, Description};
 use psitri_bench::sql::engine::{
     Journal, Row, SqlEngine, SqlSettings, Statement, Synchronous, Value,
 };
-use rusqlite::Connection;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OpenFlags};
 use std::fs;
 use std::path::Path;
 
@@ -103,7 +103,7 @@ impl SqlEngine for SqliteSql {
                 format!("journal_mode {}", journal(settings)),
                 format!("synchronous {}", synchronous(settings)),
                 format!(
-                    "mmap_size {MAPPED_BYTES_MAX}, cache_size {} KiB, prepared statements, one connection",
+                    "VFS unix-excl, mmap_size {MAPPED_BYTES_MAX}, cache_size {} KiB, prepared statements, one connection",
                     CACHE_BYTES_COMMON >> 10
                 ),
             ],
@@ -114,7 +114,8 @@ impl SqlEngine for SqliteSql {
         fs::create_dir_all(path)?;
         let file = path.join(FILE_NAME);
         let connection =
-            Connection::open(&file).with_context(|| format!("cannot open {}", file.display()))?;
+            Connection::open_with_flags_and_vfs(&file, OpenFlags::default(), ONE_PROCESS)
+                .with_context(|| format!("cannot open {}", file.display()))?;
         let wanted = journal(settings);
         let chosen: String =
             connection.query_row(&format!("PRAGMA journal_mode = {wanted}"), [], |row| {
