@@ -106,7 +106,7 @@ pub struct Stats {
     pub readers_beside: u64,
     /// Memory of tables that say where keys are: see [`Options::lookup_table_bytes`](crate::Options::lookup_table_bytes).
     pub lookup_table_bytes: u64,
-    /// Why the last merge or checkpoint failed, if it did.
+    /// Why the last merge or checkpoint failed, if it did, or why space could not be given back.
     pub failure: Option<String>,
     /// Every keyspace.
     pub keyspaces: Vec<KeyspaceStats>,
