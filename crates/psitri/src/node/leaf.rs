@@ -522,6 +522,12 @@ impl<'a> Leaf<'a> {
         out.extend_from_slice(self.key_prefix());
     }
 
+    /// Whether both are views of one image.
+    #[inline]
+    pub fn is_same(&self, other: Leaf<'_>) -> bool {
+        std::ptr::eq(self.base, other.base)
+    }
+
     /// Makes `out`, which holds this leaf's prefix in front, the key of entry `i`.
     ///
     /// # Panics

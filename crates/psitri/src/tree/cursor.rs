@@ -18,6 +18,9 @@ use crate::{
 
 /// A range that goes on for more leaves than these is a long one.
 const LEAVES_OF_SHORT_RANGES: usize = 2;
+/// So many searches that stayed in their leaf, more than did not, make the next ones look there first. One alone is chance where some keys are sought
+/// more than others, and a leaf that is looked at in vain may be in no cache.
+const TRUST: u8 = 2;
 
 /// A position between or on entries. Not positioned after it left either end.
 pub(crate) struct TreeCursor<'a> {
@@ -36,6 +39,8 @@ pub(crate) struct TreeCursor<'a> {
     key: Vec<u8>,
     /// Nodes that were asked for since the last search, up to `LEAVES_OF_SHORT_RANGES`.
     asked: usize,
+    /// How much speaks for it that the next search stays in its leaf, up to `TRUST`: from there on it looks there first.
+    trust: u8,
 }
 
 impl<'a> TreeCursor<'a> {
@@ -51,6 +56,7 @@ impl<'a> TreeCursor<'a> {
             meets_deltas: false,
             key: Vec::new(),
             asked: 0,
+            trust: 0,
         }
     }
 
@@ -169,11 +175,46 @@ impl<'a> TreeCursor<'a> {
         true
     }
 
+    /// The first entry at or after `key`, if it is in the leaf of the position and behind another there: then it is the first in the tree, too.
+    #[inline]
+    fn find_near(&self, key: &[u8]) -> Option<usize> {
+        let is_worth_it = self.trust == TRUST && self.changed.is_none();
+        let leaf = self.leaf.filter(|_| is_worth_it)?;
+        let index = match leaf.cmp_key(self.index, key) {
+            Ordering::Less => leaf.lower_bound_from(self.index + 1, key),
+            Ordering::Equal => self.index,
+            Ordering::Greater => leaf.lower_bound(key),
+        };
+        (1..leaf.len()).contains(&index).then_some(index)
+    }
+
+    /// Ends a search in the leaf of the position.
+    #[inline]
+    fn stay_at(&mut self, index: usize) -> bool {
+        self.asked = 0;
+        self.set_index(index);
+        true
+    }
+
+    /// Notes to which leaf a search from the root came.
+    #[inline]
+    fn came_to(&mut self, leaf: Leaf<'a>, before: Option<Leaf<'a>>) {
+        self.trust = match before {
+            Some(before) if before.is_same(leaf) => TRUST.min(self.trust + 1),
+            _ => self.trust.saturating_sub(1),
+        };
+    }
+
     /// First key at or after `key`.
     pub fn seek_ge(&mut self, key: &[u8]) -> Result<bool> {
+        if let Some(index) = self.find_near(key) {
+            return Ok(self.stay_at(index));
+        }
+        let before = self.leaf;
         match self.descend(|inner| inner.search(key))? {
             None => return Ok(false),
             Some(Bottom::Leaf(leaf)) => {
+                self.came_to(leaf, before);
                 let index = leaf.lower_bound(key);
                 if index < leaf.len() {
                     self.settle(leaf, index);
@@ -190,12 +231,17 @@ impl<'a> TreeCursor<'a> {
 
     /// Last key before `key`; the last of all if `key` is `None`.
     pub fn seek_lt(&mut self, key: Option<&[u8]>) -> Result<bool> {
+        if let Some(index) = key.and_then(|key| self.find_near(key)) {
+            return Ok(self.stay_at(index - 1));
+        }
+        let before = self.leaf;
         let last = |inner: &Inner<'a>| inner.len() - 1;
         let found =
             self.descend(|inner| key.map_or_else(|| last(inner), |key| inner.search(key)))?;
         match found {
             None => return Ok(false),
             Some(Bottom::Leaf(leaf)) => {
+                self.came_to(leaf, before);
                 let index = key.map_or(leaf.len(), |key| leaf.lower_bound(key));
                 if index > 0 {
                     self.settle(leaf, index - 1);

@@ -11,3 +11,4 @@ mod cursors_join_all_ways;
 mod cursors_walk_at_random;
 mod pile;
 mod pops_match_a_map;
+mod seeks_stay_near;
