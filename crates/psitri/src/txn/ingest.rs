@@ -263,7 +263,7 @@ impl WriteTxn {
 
     /// Whether they do not take more memory than other loads.
     pub(crate) fn may_load_ops(&self, ops: &OpsBuilder) -> bool {
-        Run::bytes_of(ops) <= ORDERED_RUN_BYTES.min(self.run_bytes_max())
+        Run::bytes_of(ops) <= self.run_bytes_max()
     }
 
     /// Memory for runs.
