@@ -159,7 +159,7 @@ impl Changes {
     }
 
     fn give_back_short_lived(&mut self, pager: &Pager, birth: u64) {
-        let mut dead: HashMap<(u64, u32), usize> = HashMap::new();
+        let mut dead: HashMap<(u64, u32), usize, foldhash::fast::RandomState> = HashMap::default();
         self.deaths.retain(|extent| {
             let own = extent.birth >= birth;
             if own {

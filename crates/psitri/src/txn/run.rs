@@ -1,13 +1,14 @@
 //! `Run`: the entries of a bulk load, the steps of a large batch, or what a transaction wrote until it spilled, kept as they come, and put in order once.
 //!
-//! The write buffer would keep them in order all the time, in a tree and a hash table: two cache misses an entry. A run appends, notes
-//! in how many bytes all keys agree, and sorts by those behind.
+//! The write buffer would keep them in order all the time, in a tree and a hash table: two cache misses an entry. A run appends, and notes whether keys
+//! ascend. If they do not, it notes in how many bytes all agree, and sorts by those behind.
 //!
 //! It keeps them as the log has them: a load that is small enough to be logged has its record at once.
 //!
 //! # Invariants
 //! (1) `places` says where operations of `ops` begin.
-//! (2) All keys agree in their first `shared_bytes` bytes.
+//! (2) As long as `is_mixed` is false, every key was above the one before it; `agreed` is the first one and `last` the last. After that all keys begin with
+//!     `agreed`.
 //! (3) After [`Run::sort`], keys ascend, and of equal keys only the entry that came last is left. `ops` still has all, in the order of their arrival.
 
 use crate::{
@@ -34,7 +35,8 @@ pub(super) struct Run {
     keyspace: u32,
     ops: OpsBuilder,
     places: Vec<Place>,
-    shared_bytes: usize,
+    agreed: Vec<u8>,
+    last: Vec<u8>,
     is_mixed: bool,
 }
 
@@ -44,7 +46,8 @@ impl Run {
             keyspace,
             ops: OpsBuilder::new(),
             places: Vec::new(),
-            shared_bytes: 0,
+            agreed: Vec::new(),
+            last: Vec::new(),
             is_mixed: false,
         }
     }
@@ -53,15 +56,15 @@ impl Run {
     pub fn of(keyspace: u32, ops: OpsBuilder, check: impl Fn(&[u8]) -> Result<()>) -> Result<Run> {
         let mut run = Run::new(keyspace);
         run.places.reserve(ops.op_count() as usize);
-        run.ops = ops;
         let mut at = 0;
-        while at < run.ops.bytes_len() {
-            let op = run.ops.entry_at(at);
+        while at < ops.bytes_len() {
+            let op = ops.entry_at(at);
             check(op.key)?;
-            (run.shared_bytes, run.is_mixed) = run.with(op.key);
+            run.note(op.key);
             run.places.push(Place::new(0, at as u32));
             at = op.end;
         }
+        run.ops = ops;
         Ok(run)
     }
 
@@ -105,7 +108,7 @@ impl Run {
         }
         self.ops.clear();
         self.places.clear();
-        (self.shared_bytes, self.is_mixed) = (0, false);
+        self.is_mixed = false;
     }
 
     /// Makes room for so many entries of this size, or as many of them as take `bytes_max`.
@@ -119,25 +122,31 @@ impl Run {
     /// Adds an entry. The run, and a value, are smaller than 4 GiB.
     #[inline]
     pub fn push(&mut self, key: &[u8], write: Write<'_>) {
-        (self.shared_bytes, self.is_mixed) = self.with(key);
+        self.note(key);
         let at = self.ops.bytes_len();
         debug_assert!(u32::try_from(at).is_ok(), "places are 32-bit offsets");
         self.places.push(Place::new(0, at as u32));
         self.ops.write(self.keyspace, key, write);
     }
 
-    /// `shared_bytes` and `is_mixed` with another key.
+    /// Looks at a key that is about to be added (2).
     #[inline(always)]
-    fn with(&self, key: &[u8]) -> (usize, bool) {
-        let (Some(first), Some(last)) = (self.places.first(), self.places.last()) else {
-            return (key.len(), false);
-        };
-        let agreed = &self.key(first.at())[..self.shared_bytes];
-        let shared_bytes = match key.starts_with(agreed) {
-            true => agreed.len(),
-            false => common_prefix(agreed, key),
-        };
-        (shared_bytes, self.is_mixed || self.key(last.at()) >= key)
+    fn note(&mut self, key: &[u8]) {
+        if self.places.is_empty() {
+            self.agreed.clear();
+            self.agreed.extend_from_slice(key);
+        } else if !self.is_mixed && key <= self.last.as_slice() {
+            self.is_mixed = true;
+            let last = common_prefix(&self.agreed, &self.last);
+            self.agreed.truncate(last);
+        }
+        if !self.is_mixed {
+            self.last.clear();
+            self.last.extend_from_slice(key);
+        } else if !key.starts_with(&self.agreed) {
+            let agreed = common_prefix(&self.agreed, key);
+            self.agreed.truncate(agreed);
+        }
     }
 
     #[inline(always)]
@@ -151,7 +160,7 @@ impl Run {
             return;
         }
         let mut places = std::mem::take(&mut self.places);
-        let shared = self.shared_bytes;
+        let shared = self.agreed.len();
         sort_by_key(&mut places, shared, |at| self.key(at));
         places.dedup_by(|next, kept| {
             let rest = |place: Place| &self.key(place.at())[shared..];
