@@ -292,6 +292,10 @@ pub fn load(
         if let Some(failure) = failure {
             return Err(failure);
         }
+        if !is_whole {
+            // What is missing may be of this keyspace, which stays as it was.
+            break;
+        }
         transaction.commit()?;
         keyspaces += 1;
     }

@@ -393,6 +393,12 @@ fn backups_are_restored_and_dumps_are_loaded() {
         assert_eq!(ran.code, 2, "{text:?}");
         assert!(ran.err.contains(message), "{}", ran.err);
     }
+    let broken = psitri(&["dump", &at("broken")]);
+    assert!(
+        !broken.out.contains("apple"),
+        "a part of a keyspace: {}",
+        broken.out
+    );
 }
 
 /// Runs the test [`an_owner_that_writes`] of this program in a process of its own, which opens the database and writes until it is killed.

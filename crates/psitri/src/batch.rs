@@ -146,7 +146,7 @@ impl WriteBatch {
         self.ops.delete_range(keyspace.core.id, lo, hi);
     }
 
-    /// Asks for a durability other than the database's.
+    /// Asks for a durability other than the database's. One that waits for the disk waits for the commits before the batch as well, also if that is empty.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -419,7 +419,11 @@ impl Database {
     /// ```
     pub fn write(&self, batch: WriteBatch) -> Result<()> {
         if batch.is_empty() {
-            return self.core.engine.check_writable();
+            self.core.engine.check_writable()?;
+            return match batch.durability {
+                Some(durability) if durability.waits() => self.core.engine.flush_log(),
+                _ => Ok(()),
+            };
         }
         if batch.passes_buffer(&self.core.engine) {
             return self.write_past_buffer(batch);

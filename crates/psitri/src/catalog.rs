@@ -93,6 +93,10 @@ impl CatalogEntry {
 
     pub fn decode(id: &[u8], value: &[u8]) -> Option<CatalogEntry> {
         let id = u32::from_be_bytes(id.try_into().ok()?);
+        // The next one has an id, too.
+        if id == u32::MAX {
+            return None;
+        }
         let csn_merged = u64::from_le_bytes(value.get(16..24)?.try_into().ok()?);
         let (expiry, rest) = read_keyspace_expiry(value.get(24..)?)?;
         let number = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
@@ -342,11 +346,19 @@ fn for_each(
 ) -> Result<Option<()>> {
     let mut cursor = TreeCursor::new(pager, root);
     let mut found = cursor.seek_ge(&[])?;
+    let mut last: Option<Vec<u8>> = None;
     while found {
+        // A forged node may have a child many times, and so on below: that would have no end.
+        if last.as_deref().is_some_and(|last| cursor.key() <= last) {
+            return Ok(None);
+        }
         let value = read_stored(pager, cursor.value())?;
         if visit(cursor.key(), value).is_none() {
             return Ok(None);
         }
+        let last = last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(cursor.key());
         found = cursor.next()?;
     }
     Ok(Some(()))

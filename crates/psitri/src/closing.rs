@@ -171,12 +171,14 @@ impl Engine {
             false => 0,
         };
         let kept = self.kept_bytes(log).saturating_sub(let_go_of);
-        may_be_left(log, kept, &self.states.current().generations)
+        // Its entries are read: as of a commit, like all readers.
+        let (state, _) = self.states.acquire(&self.visible_csn);
+        may_be_left(log, kept, &state.generations)
     }
 
     /// The same for a log that has nothing but the active buffer's entries.
     fn is_active_mostly_live(&self, log: &WalShared) -> bool {
-        let state = self.states.current();
+        let (state, _) = self.states.acquire(&self.visible_csn);
         let kept = logged_of(state.active(), log);
         may_be_left(log, kept, &state.generations[..1])
     }

@@ -36,7 +36,7 @@ impl Database {
     /// transaction.
     ///
     /// # Errors
-    /// Those of writing: no space, I/O errors, damage. Nothing was dropped then.
+    /// Those of writing: no space, I/O errors, damage. Nothing was dropped then. [`Error::KeyspaceGone`] and [`Error::ForeignKeyspace`].
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -53,7 +53,9 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn drop_expired(&self, keyspace: &Keyspace) -> Result<()> {
-        self.core.engine.check_writable()?;
+        let engine = &self.core.engine;
+        engine.check_writable()?;
+        engine.keyspace_state(&engine.states.current(), &keyspace.core)?;
         if !keyspace.core.expires() {
             return Ok(());
         }
@@ -174,7 +176,11 @@ impl Database {
         let expires =
             |keyspace: &&Keyspace| !matches!(rewrite, Rewrite::Expired) || keyspace.core.expires();
         for keyspace in all.iter().filter(expires) {
-            self.rewrite(keyspace, rewrite, watch)?;
+            match self.rewrite(keyspace, rewrite, watch) {
+                // It was dropped meanwhile.
+                Err(Error::KeyspaceGone { .. }) => {}
+                result => result?,
+            }
             // Between two keyspaces the caller is asked in any case.
             watch.tell()?;
         }
@@ -187,10 +193,7 @@ impl Database {
         rewrite: Rewrite,
         watch: &mut Watch<'_, '_>,
     ) -> Result<()> {
-        let mut transaction = match self.begin_direct(&[keyspace]) {
-            Err(Error::KeyspaceGone { .. }) => return Ok(()),
-            other => other?,
-        };
+        let mut transaction = self.begin_direct(&[keyspace])?;
         if transaction.rewrite(rewrite, watch)? {
             transaction.commit()
         } else {

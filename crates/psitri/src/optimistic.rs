@@ -112,7 +112,8 @@ impl Database {
     ///
     /// After a conflict it takes the write locks of the keyspaces that it used before it begins again, so that it cannot lose a second time,
     /// unless it then uses others. `body` therefore must not begin another transaction on them, nor write to them in another way, nor drop them.
-    /// Where somebody else drops one of them before the commit, `body` begins again, too, and finds that it is gone, or another one of its name.
+    /// Where somebody else drops one of them before the commit, `body` begins again, too, and finds that it is gone, or another one of its name; and where it uses
+    /// a keyspace that was created after the snapshot of the transaction was taken, by itself or by somebody else.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -147,7 +148,14 @@ impl Database {
                 self.core.engine.flush_unseen()?;
             }
             let mut txn = self.begin_optimistic(isolation);
-            let result = body(&mut txn)?;
+            let result = match body(&mut txn) {
+                // The next snapshot knows it.
+                Err(Error::KeyspaceGone { name }) if txn.is_older_than(&name) => {
+                    used.clear();
+                    continue;
+                }
+                result => result?,
+            };
             let durability = self.core.engine.options.durability;
             let parts = txn.keyspaces();
             match txn.commit_holding(locks, durability) {
@@ -381,7 +389,8 @@ impl OptimisticTxn {
         self.commit_with(durability)
     }
 
-    /// Commits with this durability; see [`OptimisticTxn::commit`].
+    /// Commits with this durability; see [`OptimisticTxn::commit`]. One that waits for the disk waits for the commits before it as well, also if this
+    /// transaction wrote nothing.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {
@@ -394,7 +403,16 @@ impl OptimisticTxn {
     /// # Ok(()) }
     /// ```
     pub fn commit_with(self, durability: Durability) -> Result<()> {
+        if self.written.is_empty() && durability.waits() {
+            return self.db.core.engine.flush_log();
+        }
         self.commit_holding(None, durability)
+    }
+
+    /// Whether there is a keyspace of this name that its snapshot does not know.
+    fn is_older_than(&self, keyspace: &str) -> bool {
+        let there = self.db.open_keyspace(keyspace);
+        there.is_ok_and(|keyspace| self.snapshot.view(&keyspace).is_err())
     }
 
     /// Commits through `locks`, if that transaction was begun with all keyspaces that matter.

@@ -47,6 +47,8 @@ pub(crate) struct RootUpdate {
 /// Which keyspaces come and go with a version.
 #[derive(Default)]
 pub(crate) struct KeyspaceChanges {
+    /// The commit that the version is, if it is one; 0 for a merge.
+    pub commit: u64,
     pub created: Vec<KeyspaceState>,
     /// Slots and ids.
     pub dropped: Vec<(u32, u32)>,
@@ -55,6 +57,14 @@ pub(crate) struct KeyspaceChanges {
 }
 
 impl KeyspaceChanges {
+    /// None, with a commit.
+    pub fn none_by(commit: u64) -> KeyspaceChanges {
+        KeyspaceChanges {
+            commit,
+            ..KeyspaceChanges::default()
+        }
+    }
+
     fn apply(&self, table: &mut KeyspaceTable) {
         for keyspace in &self.created {
             let slot = keyspace.core.slot as usize;
@@ -176,6 +186,7 @@ pub(crate) fn apply_roots(
     changes: &KeyspaceChanges,
 ) {
     state.tree_version = version;
+    state.csn_direct = state.csn_direct.max(changes.commit);
     let mut keyspaces = (*state.keyspaces).clone();
     changes.apply(&mut keyspaces);
     for update in updates {

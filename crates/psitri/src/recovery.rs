@@ -440,6 +440,7 @@ impl Recovery {
         let state = State {
             tree_version: self.tree_version,
             generation_in_trees,
+            csn_direct: 0,
             replaced: Default::default(),
             generations: self.generations,
             keyspaces: Arc::new(self.table),

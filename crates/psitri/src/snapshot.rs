@@ -56,14 +56,16 @@ impl Snapshot {
     pub(crate) fn new(db: &Database, mode: ReadMode) -> Snapshot {
         let engine = &db.core.engine;
         let (pin, csn) = engine.states.acquire_raw(&engine.visible_csn);
-        Snapshot {
+        let mut snapshot = Snapshot {
             db: Arc::clone(db.hold(pin.index())),
             pin: Some(pin),
             csn,
             mode,
             saved: None,
             now: Moment::default(),
-        }
+        };
+        snapshot.csn = csn.max(snapshot.state().csn_direct);
+        snapshot
     }
 
     /// Call under the lock that orders tree versions, while there is such a saved snapshot: its nodes live until a later version.

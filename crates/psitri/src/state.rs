@@ -98,6 +98,8 @@ pub(crate) struct State {
     pub tree_version: u64,
     /// Trees may have entries of generations up to this one, and of no newer one. Never goes back.
     pub generation_in_trees: u64,
+    /// The newest commit that came with its trees and is in no buffer: who sees the state sees it, though its number may not be published yet.
+    pub csn_direct: u64,
     pub generations: Vec<Arc<Generation>>,
     pub keyspaces: Arc<KeyspaceTable>,
     /// When another one took its place, and whether somebody who still holds it was reported.
@@ -116,6 +118,7 @@ impl State {
         State {
             tree_version: self.tree_version,
             generation_in_trees: self.generation_in_trees,
+            csn_direct: self.csn_direct,
             generations: self.generations.clone(),
             keyspaces: Arc::clone(&self.keyspaces),
             replaced: Replaced::default(),

@@ -11,7 +11,8 @@
 //!   variants. emdb's original compares an engine that never flushes there with one whose writes are a single transaction. An engine that
 //!   keeps nothing when closed has no such phase; it gets the pairs untimed;
 //! - the bulk load is the engine's own way to load, durable, in both variants. emdb's original gives it chunks of 50,000;
-//! - retain and extract_if are the engines' own where they have such calls (PsiTri, redb); what any engine can do elsewhere: a cursor that
+//! - retain and extract_if are the engines' own where they have such calls (redb; PsiTri, whose `retain` over a range does both, as nobody else copies what is taken
+//!   out); what any engine can do elsewhere: a cursor that
 //!   collects the keys, then one batch of deletions. Pops are the engines' own, one by one in a transaction, as published. What was removed is replaced, untimed,
 //!   by as many pairs that were removed before, the oldest first; the original takes fresh ones;
 //! - a checkpoint comes before the uncompacted size, and its time is the time of that phase: no engine's size depends on what is still in

@@ -43,10 +43,18 @@ impl Captured {
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
+
+    /// Pieces of the map that it stores.
+    #[cfg(test)]
+    pub fn pieces(&self) -> usize {
+        self.dirty.len()
+    }
 }
 
 /// Holes punched at a time.
 const HOLES_MAX: usize = 1024;
+/// Pages of one call. Nobody can use them while it is made: 64 MiB.
+const HOLE_PAGES_MAX: u64 = 16 << 10;
 
 /// What the caller knows and the superblock stores.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +124,10 @@ impl Pager {
                 for extent in fresh {
                     space.map.release(extent);
                 }
-                space.map.mark_all_dirty();
+                // The others are stored where they were: what there was no room for does not grow.
+                for (index, _) in &captured.dirty {
+                    space.map.mark_dirty(*index);
+                }
                 Err(error)
             }
         }
@@ -248,25 +259,39 @@ impl Pager {
             if !is_too_much {
                 return Ok(space.map.unpunched_pages() * PAGE_BYTES as u64);
             }
-            space.map.take_unpunched(min_pages, keep_pages, HOLES_MAX)
+            space.map.unpunched_runs(min_pages, keep_pages, HOLES_MAX)
         };
-        let mut failure = None;
-        for (page, count) in runs {
-            if failure.is_none() {
-                let (offset, len) = (page * PAGE_BYTES as u64, count * PAGE_BYTES as u64);
-                let punched = self.file.punch_hole(offset, len);
-                // Where holes cannot be made at all the space is only used again.
-                failure = punched.err().filter(|error| !error.is_unsupported());
+        let parts = runs.into_iter().flat_map(|(page, count)| {
+            let end = page + count;
+            let starts = (page..end).step_by(HOLE_PAGES_MAX as usize);
+            starts.map(move |at| (at, HOLE_PAGES_MAX.min(end - at)))
+        });
+        let (mut parts, mut part) = (parts, 0..0);
+        loop {
+            // Part by part: others use the rest meanwhile, and what they have taken since is left to them.
+            let taken = {
+                let long_enough = (part.end - part.start).min(min_pages as u64);
+                (self.space.lock().map).take_unpunched(part.clone(), long_enough)
+            };
+            let Some((page, count)) = taken else {
+                match parts.next() {
+                    Some((page, count)) => part = page..page + count,
+                    None => break,
+                }
+                continue;
+            };
+            part.start = page + count;
+            let (offset, len) = (page * PAGE_BYTES as u64, count * PAGE_BYTES as u64);
+            let punched = self.file.punch_hole(offset, len);
+            // Where holes cannot be made at all the space is only used again.
+            let failure = punched.err().filter(|error| !error.is_unsupported());
+            (self.space.lock().map).put_back(page, count, failure.is_none());
+            match failure {
+                None => {}
+                // A hole in the middle of a piece of the file takes room for a second piece. Another try may make it.
+                Some(error) if error.is_out_of_space() => break,
+                Some(error) => return Err(error.into()),
             }
-            // Behind a failure there are no holes: another try may make them.
-            let is_hole = failure.is_none();
-            self.space.lock().map.put_back(page, count, is_hole);
-        }
-        // A hole in the middle of a piece of the file takes room for a second piece.
-        if let Some(error) = failure
-            && !error.is_out_of_space()
-        {
-            return Err(error.into());
         }
         Ok(self.space.lock().map.unpunched_pages() * PAGE_BYTES as u64)
     }
@@ -323,9 +348,8 @@ impl Pager {
                 "page map table checksum does not match",
             ));
         }
-        // What neither the file has nor the map says anything of is nothing.
-        let mapped_pages = u64::from(superblock.map_pieces) * CHUNK_PAGES;
-        let mut map = PageMap::new(superblock.page_end.min(file_pages.max(mapped_pages)));
+        // No longer than the file, however long somebody says that it is.
+        let mut map = PageMap::new(superblock.page_end.min(file_pages));
         let mut loaded = LoadedMap {
             pieces: Vec::new(),
             table: Extent::of_pages(
@@ -349,7 +373,18 @@ impl Pager {
             }
             let mut bytes = [0; PAGE_BYTES];
             file.read_at(&mut bytes, page * PAGE_BYTES as u64)?;
-            if crc32c::crc32c(&bytes) != crc || !map.load(index, &bytes) {
+            let is_right = crc32c::crc32c(&bytes) == crc;
+            let first = index as u64 * CHUNK_PAGES;
+            let there = file_pages.saturating_sub(first).min(CHUNK_PAGES) as usize;
+            if let Some(lost) = bytes[there..].iter().position(|&units| units > 0)
+                && is_right
+            {
+                return Err(damaged(
+                    first + (there + lost) as u64,
+                    "the file is cut short: a page in use is missing",
+                ));
+            }
+            if !is_right || !map.load(index, &bytes) {
                 return Err(damaged(page, "page map piece does not match its checksum"));
             }
         }
@@ -367,17 +402,6 @@ impl Pager {
             return Err(damaged(
                 page,
                 "a page of the page map has something else, too",
-            ));
-        }
-        if let Some(lost) = map
-            .live()
-            .iter()
-            .skip(file_pages as usize)
-            .position(|&live| live > 0)
-        {
-            return Err(damaged(
-                file_pages + lost as u64,
-                "the file is cut short: a page in use is missing",
             ));
         }
         // The file may have grown since the checkpoint, and the log may refer to values there; or it was cut, free pages only.

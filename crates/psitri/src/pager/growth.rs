@@ -33,7 +33,13 @@ impl Pager {
             if let Some(run) = space.map.reserve(want) {
                 return Ok(run);
             }
-            self.grow(&mut space, want as u64)?;
+            match self.grow(&mut space, want as u64) {
+                // A part of it is as good.
+                Err(error) if error.is_out_of_space() => {
+                    self.grow_ahead(&mut space, 1, want as u64 / 2)?;
+                }
+                result => result?,
+            }
         }
     }
 
@@ -50,12 +56,19 @@ impl Pager {
 
     /// Extends the file by at least `want` pages, with blocks, so that a later page write cannot run out of space.
     fn grow(&self, space: &mut Space, want: u64) -> Result<()> {
+        let more = (space.map.page_end() / GROWTH_SHARE).clamp(16, 16384);
+        self.grow_ahead(space, want, more)
+    }
+
+    /// The same, by `more` if there is room for them.
+    fn grow_ahead(&self, space: &mut Space, want: u64, mut more: u64) -> Result<()> {
         let old = space.map.page_end();
         let start = old * PAGE_BYTES as u64;
-        let mut more = (old / GROWTH_SHARE).clamp(16, 16384);
+        let mut whole_blocks = true;
         let new = loop {
-            let mut new = old + want.max(more);
-            if new >= LARGE_FILE_PAGES {
+            let step = want.max(more);
+            let mut new = old + step;
+            if new >= LARGE_FILE_PAGES && whole_blocks {
                 new = new.next_multiple_of(BLOCK_PAGES as u64);
             }
             let Err(error) = self.file.allocate(start, new * PAGE_BYTES as u64 - start) else {
@@ -63,10 +76,15 @@ impl Pager {
             };
             // The system may have given a part of it.
             let _ = self.file.set_len(start);
+            // What is left of the disk may do for less: for a part of a block in the end.
+            let is_last_block = step < BLOCK_PAGES as u64 || more <= want;
+            if error.is_out_of_space() && is_last_block && new > old + step {
+                whole_blocks = false;
+                continue;
+            }
             if !error.is_out_of_space() || more <= want {
                 return Err(error.into());
             }
-            // What is left of the disk may do for less.
             more /= 2;
         };
         let needed = new * PAGE_BYTES as u64;

@@ -34,6 +34,8 @@ pub(crate) const SUPERBLOCK_PAGES: u64 = 2;
 pub(super) const RESERVED: u8 = 0xff;
 /// `held` value of a free page whose blocks were given back to the file system.
 pub(super) const PUNCHED: u8 = 0xfe;
+/// `held` value of such a page that was handed out like a [`RESERVED`] one: unless something is put there, it is a hole as before.
+pub(super) const RESERVED_HOLE: u8 = 0xfd;
 
 /// A run of units: a node, a value, or whole pages. `units` may exceed a page for runs that start at a page boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,6 +212,17 @@ impl PageMap {
         self.hole_pages = self.hole_pages + holes_now - holes;
     }
 
+    fn hand_out(&mut self, pages: std::ops::Range<usize>) {
+        self.change(pages, |run| {
+            for held in run {
+                *held = match *held {
+                    PUNCHED => RESERVED_HOLE,
+                    _ => RESERVED,
+                };
+            }
+        });
+    }
+
     fn truncate(&mut self, len: usize) {
         let (free, holes) = count_free(&self.held[len..]);
         self.free_pages -= free;
@@ -246,7 +259,7 @@ impl PageMap {
             .take(want.min(BLOCK_PAGES - start % BLOCK_PAGES))
             .take_while(|&&h| is_free(h))
             .count();
-        self.fill(start..start + run, RESERVED);
+        self.hand_out(start..start + run);
         self.free_hint = start + run;
         Some((start as u64, run))
     }
@@ -268,7 +281,7 @@ impl PageMap {
                 .count();
             at = start + run;
             if run == count {
-                self.fill(start..at, RESERVED);
+                self.hand_out(start..at);
                 break Some(start as u64);
             }
             search.pass(start, run);
@@ -280,8 +293,12 @@ impl PageMap {
     /// Says how many units of a reserved page were used; zero gives it back.
     pub fn settle(&mut self, page: u64, units: u32) {
         let held = self.held[page as usize];
-        assert_eq!(held, RESERVED, "page {page} settled but not reserved");
-        self.set(page as usize, units as u8);
+        assert!(is_reserved(held), "page {page} settled but not reserved");
+        let now = match (units, held) {
+            (0, RESERVED_HOLE) => PUNCHED,
+            _ => units as u8,
+        };
+        self.set(page as usize, now);
         if units == 0 {
             self.note_freed(page as usize);
         }
@@ -329,7 +346,7 @@ impl PageMap {
         for (page, units) in extent.parts() {
             let held = self.held[page];
             match held.checked_sub(units) {
-                Some(left) if !is_free(held) && held != RESERVED => {
+                Some(left) if !is_free(held) && !is_reserved(held) => {
                     self.set(page, left);
                     if left == 0 {
                         self.note_freed(page);
@@ -361,9 +378,9 @@ impl PageMap {
     }
 
     /// Free runs of at least `min_pages` whose blocks are still allocated: the longest, at most `runs_max` of them, as few as leave
-    /// no more than `keep_pages` of such pages. They are reserved until `put_back`.
-    pub fn take_unpunched(
-        &mut self,
+    /// no more than `keep_pages` of such pages.
+    pub fn unpunched_runs(
+        &self,
         min_pages: usize,
         keep_pages: u64,
         runs_max: usize,
@@ -390,10 +407,26 @@ impl PageMap {
             })
             .count();
         runs.truncate(enough);
-        for &(page, count) in &runs {
-            self.fill(page as usize..(page + count) as usize, RESERVED);
-        }
         runs
+    }
+
+    /// Reserves the first run of at least `min_pages` in a range that is free and has its blocks, until `put_back`.
+    pub fn take_unpunched(
+        &mut self,
+        pages: std::ops::Range<u64>,
+        min_pages: u64,
+    ) -> Option<(u64, u64)> {
+        let end = (pages.end as usize).min(self.held.len());
+        let mut at = pages.start as usize;
+        while at < end {
+            let run = self.held[at..end].iter().take_while(|&&h| h == 0).count();
+            if run as u64 >= min_pages.max(1) {
+                self.fill(at..at + run, RESERVED);
+                return Some((at as u64, run as u64));
+            }
+            at += run.max(1);
+        }
+        None
     }
 
     /// Makes a run from `take_unpunched` free again: without blocks, if it `is_hole` now.
@@ -489,6 +522,10 @@ fn count_free(held: &[u8]) -> (u64, u64) {
 
 pub(super) fn is_free(held: u8) -> bool {
     held == 0 || held == PUNCHED
+}
+
+fn is_reserved(held: u8) -> bool {
+    held == RESERVED || held == RESERVED_HOLE
 }
 
 #[cfg(test)]
@@ -657,13 +694,57 @@ mod tests {
         assert_eq!(map.tail_pages(), 8);
         map.cut_tail();
         assert_eq!(map.page_end(), 12);
-        assert!(map.take_unpunched(4, 9, 8).is_empty());
-        assert_eq!(map.take_unpunched(4, 0, 8), vec![(2, 9)]);
+        assert!(map.unpunched_runs(4, 9, 8).is_empty());
+        assert_eq!(map.unpunched_runs(4, 0, 8), vec![(2, 9)]);
+        assert_eq!(map.take_unpunched(2..11, 4), Some((2, 9)));
         assert_eq!(map.reserve(3), None);
         map.put_back(2, 9, false);
-        assert_eq!(map.take_unpunched(4, 0, 8), vec![(2, 9)]);
+        assert_eq!(map.unpunched_runs(4, 0, 8), vec![(2, 9)]);
+        assert_eq!(map.take_unpunched(2..11, 4), Some((2, 9)));
         map.put_back(2, 9, true);
-        assert!(map.take_unpunched(4, 0, 8).is_empty());
+        assert!(map.unpunched_runs(4, 0, 8).is_empty());
+        assert_eq!(map.take_unpunched(2..11, 1), None, "there is none left");
         assert_eq!(map.reserve(3), Some((2, 3)));
+    }
+
+    #[test]
+    fn what_was_used_since_or_cut_off_is_not_given_back() {
+        let mut map = PageMap::new(20);
+        assert_eq!(map.unpunched_runs(1, 0, 8), vec![(2, 18)]);
+        assert_eq!(map.reserve_run(18), Some(2));
+        for page in 2..20 {
+            map.settle(page, u32::from([5, 10].contains(&page)));
+        }
+        assert_eq!(map.take_unpunched(2..20, 4), Some((6, 4)));
+        map.put_back(6, 4, true);
+        assert_eq!(map.take_unpunched(2..20, 1), Some((2, 3)));
+        assert_eq!(map.take_unpunched(2..20, 4), Some((11, 9)));
+        map.put_back(11, 9, false);
+        map.cut_tail();
+        assert_eq!(
+            map.take_unpunched(5..20, 1),
+            None,
+            "there are no such pages"
+        );
+    }
+
+    #[test]
+    fn holes_to_which_nothing_was_written_are_holes() {
+        let mut map = PageMap::new(12);
+        assert_eq!(map.take_unpunched(2..11, 1), Some((2, 9)));
+        map.put_back(2, 9, true);
+        let free = |map: &PageMap| (map.free_pages(), map.unpunched_pages());
+        assert_eq!(free(&map), (10, 1));
+        assert_eq!(map.reserve_run(4), Some(2));
+        assert_eq!(map.reserve(9), Some((6, 6)));
+        assert_eq!(free(&map), (0, 0));
+        for page in 2..12 {
+            map.settle(page, u32::from(page % 4 == 3));
+        }
+        // Pages 3, 7 and 11 are in use, and the last of them had blocks.
+        assert_eq!(free(&map), (7, 0));
+        map.release(extent(3, 1));
+        assert_eq!(free(&map), (8, 1));
+        assert_eq!(map.free_use().pages, 8);
     }
 }

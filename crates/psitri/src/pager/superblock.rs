@@ -13,6 +13,8 @@ const MAGIC: [u8; 8] = *b"PsiTriDB";
 /// Bytes of a slot that carry something.
 pub(crate) const SUPERBLOCK_BYTES: usize = 128;
 const _: () = assert!(SUPERBLOCK_BYTES <= 512);
+/// Numbers that count up, and positions in the log, are less: no database comes to there.
+const NUMBER_MAX: u64 = 1 << 62;
 const TREE_CSN_AT: usize = 112;
 const _: () = assert!(TREE_CSN_AT + 8 <= SUPERBLOCK_BYTES - 4);
 
@@ -109,6 +111,15 @@ impl Superblock {
             return Err(SlotError::Invalid("page size is not 4096"));
         }
         let field = |index: usize| u64_at(16 + 8 * index);
+        // Generation, versions, commits and positions in the log.
+        if [0, 1, 2, 5, 8, 9]
+            .map(field)
+            .iter()
+            .any(|&n| n >= NUMBER_MAX)
+            || u32_at(96) == u32::MAX
+        {
+            return Err(SlotError::Invalid("a number that no database comes to"));
+        }
         Ok(Superblock {
             generation: field(0),
             tree_version: field(1),
@@ -155,6 +166,48 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         assert_eq!(Superblock::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_counted_on_from_are_refused() {
+        let far = NUMBER_MAX;
+        let forged = [
+            Superblock {
+                generation: far,
+                ..sample()
+            },
+            Superblock {
+                tree_version: far,
+                ..sample()
+            },
+            Superblock {
+                csn: u64::MAX,
+                ..sample()
+            },
+            Superblock {
+                catalog_csn: far,
+                ..sample()
+            },
+            Superblock {
+                wal_start_lsn: far,
+                ..sample()
+            },
+            Superblock {
+                wal_durable_lsn: far,
+                ..sample()
+            },
+            Superblock {
+                keyspace_next: u32::MAX,
+                ..sample()
+            },
+        ];
+        for superblock in forged {
+            let decoded = Superblock::decode(&superblock.encode());
+            assert!(
+                matches!(decoded, Err(SlotError::Invalid(_))),
+                "{superblock:?}"
+            );
+        }
     }
 
     #[test]

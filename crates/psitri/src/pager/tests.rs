@@ -1,3 +1,5 @@
+use std::iter;
+
 use super::*;
 use crate::storage::{
     MemoryStorage, OpenMode, Storage,
@@ -144,6 +146,78 @@ fn a_growth_that_failed_leaves_nothing_behind_the_file() {
         assert_eq!(pages, room_pages, "the disk is used to its end");
         check();
     }
+}
+
+/// Large files grow by whole blocks, as long as there is room for them.
+#[test]
+fn a_large_file_uses_the_disk_to_its_end() {
+    let large = || {
+        let disk = SimStorage::new(1);
+        let pager = pager_on(&disk);
+        pager.reserve_run(5000).unwrap();
+        while pager.space.lock().map.free_pages() > 0 {
+            pager.reserve_run(1).unwrap();
+        }
+        assert_eq!(pager.page_end() % 512, 0);
+        (disk, pager)
+    };
+    for room_pages in [0, 1, 3, 100, 511, 512, 513, 1500] {
+        let room = room_pages as u64 * PAGE_BYTES as u64;
+        let (disk, pager) = large();
+        disk.set_capacity_bytes(Some(disk.allocated_bytes() + room));
+        let runs = iter::from_fn(|| pager.reserve_run(1).ok());
+        assert_eq!(runs.count(), room_pages, "one by one");
+        let (disk, pager) = large();
+        disk.set_capacity_bytes(Some(disk.allocated_bytes() + room));
+        let extents = iter::from_fn(|| pager.reserve_extent().ok());
+        let pages: usize = extents.map(|(_, count)| count).sum();
+        assert_eq!(pages, room_pages, "in extents");
+    }
+}
+
+/// A checkpoint that finds the disk full does not make the next one larger.
+#[test]
+fn a_checkpoint_that_failed_stores_again_what_it_had_to_store() {
+    let disk = SimStorage::new(1);
+    let pager = pager_on(&disk);
+    // Three pieces of the map.
+    let first = pager.reserve_run(10_000).unwrap();
+    for page in first..first + 10_000 {
+        pager.space.lock().map.settle(page, 1);
+        pager.space.lock().map.born(Extent::of_pages(page, 1, 1));
+    }
+    let write = |version: u64| {
+        let captured = pager.capture(version);
+        let record = CheckpointRecord {
+            generation: version,
+            csn: 0,
+            tree_csn: 0,
+            catalog: NodeRef::NULL,
+            catalog_keys: 0,
+            catalog_csn: 0,
+            keyspace_next: 1,
+            wal_start_lsn: 0,
+            wal_durable_lsn: 0,
+        };
+        (
+            captured.pieces(),
+            pager.write_checkpoint(&captured, &record),
+        )
+    };
+    let (pieces, result) = write(1);
+    result.unwrap();
+    assert_eq!(pieces, 3);
+    let one = Extent::of_pages(first, 1, 1);
+    pager.space.lock().map.died(one);
+    for version in 2..4 {
+        disk.inject(Fault::nth(CallKind::Write, 1, FaultError::OutOfSpace));
+        let (pieces, result) = write(version);
+        result.unwrap_err();
+        assert_eq!(pieces, 1);
+    }
+    let (pieces, result) = write(4);
+    result.unwrap();
+    assert_eq!((pieces, write(5).0), (1, 0));
 }
 
 /// What is announced goes on in these only.

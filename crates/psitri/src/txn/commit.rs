@@ -32,8 +32,13 @@ impl WriteTxn {
         self.check_not_undone()?;
         self.settle_all()?;
         if self.is_untouched() {
-            // It may have read commits that still wait for the disk: it reports nothing that could be lost.
-            self.db.engine.flush_unseen()?;
+            // It may have read commits that still wait for the disk, or will be there some time: it reports nothing that could be lost.
+            // Nobody waits for that with it.
+            self.abandon();
+            match durability.waits() {
+                true => self.db.engine.flush_log()?,
+                false => self.db.engine.flush_unseen()?,
+            }
             return Ok(None);
         }
         if self.private.is_some() {

@@ -317,11 +317,11 @@ impl WriteTxn {
                 .expect("the transaction is direct")
                 .changes,
         );
+        let none = KeyspaceChanges::none_by(csn);
         let result = if checkpointing.is_some() {
-            let none = KeyspaceChanges::default();
             engine.publish_roots_durably(&mut tree, &mut commits, &updates, &none, changes)
         } else {
-            engine.publish_roots(&mut tree, &updates, &KeyspaceChanges::default(), changes);
+            engine.publish_roots(&mut tree, &updates, &none, changes);
             Ok(())
         };
         if result.is_ok() {
@@ -361,7 +361,7 @@ impl Taken {
     /// Bytes of them, about.
     fn bytes(&self) -> usize {
         let bounds = |range: &KeyRange| range.lo.len() + range.hi.as_ref().map_or(0, Vec::len);
-        self.run.bytes_used() + self.ranges.iter().map(bounds).sum::<usize>()
+        self.run.ops_bytes() + self.ranges.iter().map(bounds).sum::<usize>()
     }
 }
 

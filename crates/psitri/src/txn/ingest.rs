@@ -412,7 +412,7 @@ impl WriteTxn {
         let birth = self.birth();
         let entries: usize = runs.iter().map(|(_, run)| run.len()).sum();
         let bytes: usize = runs.iter().map(|(_, run)| run.bytes_used()).sum();
-        self.look_at_log(entries, bytes);
+        self.look_at_log(entries, runs.iter().map(|(_, run)| run.ops_bytes()).sum());
         let mut adopted = Vec::new();
         let mut sink = Sink::new(&engine.pager, birth);
         let mut roots: SmallVec<[Root; 1]> = SmallVec::new();

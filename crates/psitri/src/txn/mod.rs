@@ -274,7 +274,6 @@ impl WriteTxn {
         let engine = &self.db.engine;
         let (pin, csn) = engine.states.acquire_raw(&engine.visible_csn);
         self.unpin();
-        self.csn = csn;
         let state = self.pin.insert(pin);
         #[expect(
             unsafe_code,
@@ -282,6 +281,7 @@ impl WriteTxn {
         )]
         // SAFETY: the registry lives in the engine, which `self.db` keeps alive longer than the pin.
         let state = unsafe { state.get() };
+        self.csn = csn.max(state.csn_direct);
         for part in &mut self.parts {
             let keyspace = state
                 .keyspace(part.slot, part.id)
@@ -426,7 +426,7 @@ impl WriteTxn {
         self.commit_with(durability)
     }
 
-    /// Commits with this durability.
+    /// Commits with this durability. One that waits for the disk waits for the commits before it as well, also if this transaction wrote nothing.
     ///
     /// ```
     /// # fn main() -> Result<(), psitri::Error> {

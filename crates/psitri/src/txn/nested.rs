@@ -67,13 +67,14 @@ impl WriteTxn {
         }
     }
 
-    /// Ends the innermost level; its changes belong to the level around it.
-    fn pop_frame(&mut self) -> Frame {
-        let frame = self.frames.pop().expect("a nested transaction has a frame");
+    /// Ends the innermost level; its changes belong to the level around it. `None` if there is none: a level lends its transaction, and somebody has put another
+    /// one in its place.
+    fn pop_frame(&mut self) -> Option<Frame> {
+        let frame = self.frames.pop()?;
         for (part, mark) in self.parts.iter_mut().zip(&frame.marks) {
             part.floor = mark.floor;
         }
-        frame
+        Some(frame)
     }
 }
 
@@ -119,8 +120,9 @@ impl NestedTxn<'_> {
 
 impl Drop for NestedTxn<'_> {
     fn drop(&mut self) {
-        if self.open {
-            let frame = self.parent.pop_frame();
+        if self.open
+            && let Some(frame) = self.parent.pop_frame()
+        {
             self.parent.undo_to(Some(&frame));
         }
     }

@@ -92,6 +92,11 @@ impl Run {
         self.ops.bytes_len() + self.places.len() * PLACE_BYTES
     }
 
+    /// Of these, what its operations take: as many as the log would.
+    pub fn ops_bytes(&self) -> usize {
+        self.ops.bytes_len()
+    }
+
     /// Forgets everything but the memory. Adds what is left of it to the operations for the log, if there are any to add to.
     pub fn clear(&mut self, ops: Option<&mut OpsBuilder>) {
         match ops {
@@ -172,6 +177,10 @@ impl Run {
         });
         self.places = places;
         self.is_mixed = false;
+        if let (Some(first), Some(last)) = (self.places.first(), self.places.last()) {
+            // (2), if there are more to come.
+            (self.agreed, self.last) = (self.key(first.at()).into(), self.key(last.at()).into());
+        }
     }
 
     /// The entries as a stream for a merge. The addresses of values outside of the run are added to `adopted`.
@@ -299,5 +308,20 @@ mod tests {
         let entries = drain(&mut run);
         assert_eq!(entries.len(), 1000);
         assert_eq!(entries[999].1, b"w");
+    }
+
+    /// Sorted, it is in order; what comes then may not be.
+    #[test]
+    fn what_comes_behind_a_sorted_run_is_compared_with_its_last() {
+        let mut run = Run::new(7);
+        for key in [b"5", b"3", b"9"] {
+            run.push(key, Write::Put(b"v"));
+        }
+        run.sort();
+        assert!(!run.is_mixed);
+        run.push(b"7", Write::Put(b"v"));
+        assert!(run.is_mixed);
+        let keys: Vec<_> = drain(&mut run).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, [b"3", b"5", b"7", b"9"]);
     }
 }

@@ -344,6 +344,7 @@ impl WriteTxn {
         let private = self.private.as_mut().expect("the transaction is direct");
         let mut changes = std::mem::take(&mut private.changes);
         changes.append(std::mem::take(&mut prepared.changes));
+        prepared.keyspaces.commit = csn;
         let keyspaces = &prepared.keyspaces;
         if !by_checkpoint {
             engine.publish_roots(tree, &updates, keyspaces, changes);

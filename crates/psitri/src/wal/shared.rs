@@ -329,20 +329,17 @@ impl WalShared {
                 released.extend(table.live.pop_front());
             }
         }
-        for segment in released {
-            self.recycle(&segment)?;
-        }
-        Ok(())
+        // One that cannot be removed stays until the next opening, and is in nobody's way.
+        let results = released.iter().map(|segment| self.recycle(segment));
+        Ok(results.fold(Ok(()), Result::and)?)
     }
 
     /// Removes the spare segments.
     pub fn shrink(&self) -> Result<(), WalError> {
         let _preparing = self.preparing.lock();
         let spares = std::mem::take(&mut self.table.lock().spares);
-        for spare in spares {
-            self.storage.remove(spare.file.name())?;
-        }
-        Ok(())
+        let results = (spares.iter()).map(|spare| self.storage.remove(spare.file.name()));
+        Ok(results.fold(Ok(()), Result::and)?)
     }
 
     /// A file for a segment of the size that a log begins with, if that is smaller than the current one.
@@ -379,7 +376,7 @@ impl WalShared {
     /// Gives space of the current segment back: that of records below `lsn`, which a durable checkpoint covers, and what has no records yet.
     /// Nothing will be appended any more.
     pub fn trim(&self, lsn: u64) -> Result<(), WalError> {
-        let _flushing = self.flushing.lock();
+        let mut flushes = self.flushing.lock();
         self.check_poison()?;
         let Some(current) = self.table.lock().live.back().cloned() else {
             return Ok(());
@@ -388,6 +385,11 @@ impl WalShared {
             return Ok(());
         };
         let end = self.appended_lsn();
+        // Should the newest superblock be damaged, replay from where the one before says finds zeros: this tells them from the end of the log.
+        let covered = lsn.clamp(current.start_lsn, end);
+        if covered > flushes.marked_lsn {
+            flushes.mark(&current, covered, true);
+        }
         let place = |lsn: u64| DATA_OFFSET + lsn.saturating_sub(current.start_lsn);
         let needed = if lsn < end {
             place(lsn) / PAGE_BYTES * PAGE_BYTES..place(end).next_multiple_of(PAGE_BYTES)

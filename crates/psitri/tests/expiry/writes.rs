@@ -164,6 +164,24 @@ fn keyspaces_without_expiry_say_what_to_do() {
     assert_eq!(db.get(&plain, b"k").unwrap().as_deref(), Some(&b"v"[..]));
     db.drop_expired(&plain).unwrap();
     assert_eq!(db.snapshot().count(&plain, ..).unwrap(), 1);
+    for options in [
+        KeyspaceOptions::new(),
+        KeyspaceOptions::new().entries_expire(),
+    ] {
+        let gone = db.create_keyspace_with("gone", options).unwrap();
+        db.drop_keyspace("gone").unwrap();
+        let dropped = db.drop_expired(&gone);
+        assert!(
+            matches!(dropped, Err(Error::KeyspaceGone { .. })),
+            "{dropped:?}"
+        );
+    }
+    let elsewhere = psitri::Options::new().in_memory().unwrap();
+    let dropped = elsewhere.drop_expired(&plain);
+    assert!(
+        matches!(dropped, Err(Error::ForeignKeyspace)),
+        "{dropped:?}"
+    );
 
     let too_long = Duration::from_millis((1 << 62) + 1);
     for after in [Duration::ZERO, too_long, Duration::MAX] {

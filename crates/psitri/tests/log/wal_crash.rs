@@ -456,3 +456,48 @@ fn release_leaves_a_beginning_on_the_disk() {
         assert!(end.records <= 1);
     }
 }
+
+/// One that cannot be removed keeps none of the others.
+#[test]
+fn segments_are_released_but_for_those_that_cannot_be_removed() {
+    let storage = SimStorage::new(1);
+    let options = WalOptions {
+        spares_max: 0,
+        ..small()
+    };
+    let mut wal = Wal::create(Arc::new(storage.clone()), options).unwrap();
+    for csn in 1..=20 {
+        wal.append(csn, 1, &[1; 12 * 1024]).unwrap();
+    }
+    let files = || storage.list().unwrap().len();
+    assert!(files() > 10);
+    wal.shared().flush(wal.end_lsn()).unwrap();
+    storage.inject(Fault::nth(CallKind::Remove, 1, FaultError::Io));
+    wal.shared().release_below(wal.end_lsn()).unwrap_err();
+    assert!(files() <= 4, "{:?}", storage.list());
+}
+
+/// Two checkpoints: the newer one is damaged, and what it covered was given back. Replay from the older one says that something is missing.
+#[test]
+fn records_that_were_given_back_are_not_taken_for_the_end_of_the_log() {
+    let storage = SimStorage::new(1);
+    let mut wal = Wal::create(Arc::new(storage.clone()), small()).unwrap();
+    let ends: Vec<u64> = (1..=6)
+        .map(|csn| wal.append(csn, 1, &[1; 1900]).unwrap().end_lsn)
+        .collect();
+    let newer = ends[3];
+    wal.shared().trim(newer).unwrap();
+    drop(wal);
+    let mut seen = 0;
+    replay(&storage, newer, newer, |_| {
+        seen += 1;
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(seen, 2);
+    let from_older = replay(&storage, ends[0], ends[0], |_| Ok(()));
+    assert!(
+        matches!(from_older, Err(WalError::Corrupted { .. })),
+        "{from_older:?}"
+    );
+}

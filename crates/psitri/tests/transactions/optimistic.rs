@@ -461,3 +461,46 @@ fn a_keyspace_may_be_dropped_between_a_conflict_and_the_next_attempt() {
     );
     assert_eq!(attempts, 2);
 }
+
+/// Snapshots of attempts before are older than they.
+#[test]
+fn keyspaces_that_the_transaction_creates_are_found_at_the_next_attempt() {
+    let (_dir, db, _) = open();
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let mut attempts = 0;
+        db.transact(isolation, |txn| {
+            attempts += 1;
+            for n in 0..3 {
+                let created = db.keyspace(&format!("{isolation:?} {n}"))?;
+                txn.upsert(&created, b"k", b"v")?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(attempts, 4);
+    }
+}
+
+#[test]
+fn a_keyspace_that_is_gone_is_not_asked_for_again_and_again() {
+    let (_dir, db, other) = open();
+    let gone = db.create_keyspace("gone").unwrap();
+    db.drop_keyspace("gone").unwrap();
+    // Another one of its name is created in the middle of the first attempt: the second one might have found it.
+    for is_replaced in [false, true] {
+        let mut attempts = 0;
+        let result = db.transact(Isolation::Snapshot, |txn| {
+            attempts += 1;
+            put(&db, &other, b"k", b"v");
+            if is_replaced {
+                db.keyspace("gone")?;
+            }
+            txn.get(&gone, b"k").map(drop)
+        });
+        assert!(
+            matches!(result, Err(Error::KeyspaceGone { .. })),
+            "{result:?}"
+        );
+        assert_eq!(attempts, 1 + u32::from(is_replaced));
+    }
+}
