@@ -33,7 +33,7 @@ use crate::{
     engine::{Engine, EngineKind, TreeState},
     error::Error,
     keyspace::{KeyspaceCore, Names},
-    node::{NodeRef, PAGE_BYTES},
+    node::PAGE_BYTES,
     options::OpenKind,
     pager::{
         CheckpointRecord, DATA_FILE, Extent, PageMap, Pager, SUPERBLOCK_PAGES, SlotError,
@@ -252,17 +252,7 @@ fn create_data_file(storage: &dyn Storage) -> Result<()> {
         0,
         true,
     )?;
-    let record = CheckpointRecord {
-        generation: 1,
-        csn: 0,
-        tree_csn: 0,
-        catalog: NodeRef::NULL,
-        catalog_keys: 0,
-        catalog_csn: 0,
-        keyspace_next: 1,
-        wal_start_lsn: 0,
-        wal_durable_lsn: 0,
-    };
+    let record = CheckpointRecord::of_nothing(1);
     let captured = pager.capture(1);
     pager.write_checkpoint(&captured, &record)?;
     drop(pager);

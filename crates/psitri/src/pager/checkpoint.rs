@@ -10,11 +10,13 @@
 //!     is durable in the same slot.
 //! (3) The file is cut and punched only where nothing is held, under the lock that hands space out.
 
+use std::ops::Range;
+
 use super::{Extent, PageMap, Pager, SUPERBLOCK_PAGES, Space, Superblock, page_map::CHUNK_PAGES};
 use crate::{
     Result,
     error::Error,
-    node::{PAGE_BYTES, UNITS_PER_PAGE},
+    node::{NodeRef, PAGE_BYTES, UNITS_PER_PAGE},
     pager::{DATA_FILE, superblock::SUPERBLOCK_BYTES},
     storage::StorageFile,
     sync::Ordering,
@@ -62,12 +64,29 @@ pub(crate) struct CheckpointRecord {
     pub generation: u64,
     pub csn: u64,
     pub tree_csn: u64,
-    pub catalog: crate::node::NodeRef,
+    pub catalog: NodeRef,
     pub catalog_keys: u64,
     pub catalog_csn: u64,
     pub keyspace_next: u32,
     pub wal_start_lsn: u64,
     pub wal_durable_lsn: u64,
+}
+
+impl CheckpointRecord {
+    /// Of a database that holds nothing.
+    pub fn of_nothing(generation: u64) -> CheckpointRecord {
+        CheckpointRecord {
+            generation,
+            csn: 0,
+            tree_csn: 0,
+            catalog: NodeRef::NULL,
+            catalog_keys: 0,
+            catalog_csn: 0,
+            keyspace_next: 1,
+            wal_start_lsn: 0,
+            wal_durable_lsn: 0,
+        }
+    }
 }
 
 impl Pager {
@@ -261,39 +280,39 @@ impl Pager {
             }
             space.map.unpunched_runs(min_pages, keep_pages, HOLES_MAX)
         };
-        let parts = runs.into_iter().flat_map(|(page, count)| {
-            let end = page + count;
-            let starts = (page..end).step_by(HOLE_PAGES_MAX as usize);
-            starts.map(move |at| (at, HOLE_PAGES_MAX.min(end - at)))
-        });
-        let (mut parts, mut part) = (parts, 0..0);
-        loop {
-            // Part by part: others use the rest meanwhile, and what they have taken since is left to them.
-            let taken = {
-                let long_enough = (part.end - part.start).min(min_pages as u64);
-                (self.space.lock().map).take_unpunched(part.clone(), long_enough)
-            };
-            let Some((page, count)) = taken else {
-                match parts.next() {
-                    Some((page, count)) => part = page..page + count,
-                    None => break,
+        for (page, count) in runs {
+            for at in (page..page + count).step_by(HOLE_PAGES_MAX as usize) {
+                let part = at..(at + HOLE_PAGES_MAX).min(page + count);
+                match self.punch(part, min_pages as u64) {
+                    // A hole in the middle of a piece of the file takes room for a second piece. Another try may make it.
+                    Err(error) if error.is_out_of_space() => {
+                        return Ok(self.space.lock().map.unpunched_pages() * PAGE_BYTES as u64);
+                    }
+                    result => result?,
                 }
-                continue;
+            }
+        }
+        Ok(self.space.lock().map.unpunched_pages() * PAGE_BYTES as u64)
+    }
+
+    /// Makes holes of the free pages of a range, which others may have taken in part, and of no run of less than `min_pages` unless the range is.
+    fn punch(&self, mut pages: Range<u64>, min_pages: u64) -> Result<()> {
+        let min_pages = min_pages.min(pages.end - pages.start);
+        loop {
+            let taken = (self.space.lock().map).take_unpunched(pages.clone(), min_pages);
+            let Some((page, count)) = taken else {
+                return Ok(());
             };
-            part.start = page + count;
             let (offset, len) = (page * PAGE_BYTES as u64, count * PAGE_BYTES as u64);
             let punched = self.file.punch_hole(offset, len);
             // Where holes cannot be made at all the space is only used again.
             let failure = punched.err().filter(|error| !error.is_unsupported());
             (self.space.lock().map).put_back(page, count, failure.is_none());
-            match failure {
-                None => {}
-                // A hole in the middle of a piece of the file takes room for a second piece. Another try may make it.
-                Some(error) if error.is_out_of_space() => break,
-                Some(error) => return Err(error.into()),
+            if let Some(error) = failure {
+                return Err(error.into());
             }
+            pages.start = page + count;
         }
-        Ok(self.space.lock().map.unpunched_pages() * PAGE_BYTES as u64)
     }
 
     /// Cuts the free end of the file off if it has more than `max_pages`. Not while a superblock is being written, which says how long the

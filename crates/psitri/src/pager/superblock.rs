@@ -111,16 +111,7 @@ impl Superblock {
             return Err(SlotError::Invalid("page size is not 4096"));
         }
         let field = |index: usize| u64_at(16 + 8 * index);
-        // Generation, versions, commits and positions in the log.
-        if [0, 1, 2, 5, 8, 9]
-            .map(field)
-            .iter()
-            .any(|&n| n >= NUMBER_MAX)
-            || u32_at(96) == u32::MAX
-        {
-            return Err(SlotError::Invalid("a number that no database comes to"));
-        }
-        Ok(Superblock {
+        let superblock = Superblock {
             generation: field(0),
             tree_version: field(1),
             csn: field(2),
@@ -135,7 +126,21 @@ impl Superblock {
             keyspace_next: u32_at(96),
             map_pieces: u32_at(100),
             map_table_crc: u32_at(104),
-        })
+        };
+        let numbers = [
+            superblock.generation,
+            superblock.tree_version,
+            superblock.csn,
+            superblock.catalog_csn,
+            superblock.wal_start_lsn,
+            superblock.wal_durable_lsn,
+        ];
+        if numbers.iter().any(|&number| number >= NUMBER_MAX)
+            || superblock.keyspace_next == u32::MAX
+        {
+            return Err(SlotError::Invalid("a number that no database comes to"));
+        }
+        Ok(superblock)
     }
 }
 

@@ -188,17 +188,7 @@ fn a_checkpoint_that_failed_stores_again_what_it_had_to_store() {
     }
     let write = |version: u64| {
         let captured = pager.capture(version);
-        let record = CheckpointRecord {
-            generation: version,
-            csn: 0,
-            tree_csn: 0,
-            catalog: NodeRef::NULL,
-            catalog_keys: 0,
-            catalog_csn: 0,
-            keyspace_next: 1,
-            wal_start_lsn: 0,
-            wal_durable_lsn: 0,
-        };
+        let record = CheckpointRecord::of_nothing(version);
         (
             captured.pieces(),
             pager.write_checkpoint(&captured, &record),
