@@ -197,9 +197,40 @@ impl<'a> Bucket<'a> {
     /// Asks for the entries.
     #[inline(always)]
     pub fn prefetch_entries(self, order: Order) {
-        for slot in 0..order.len() {
-            self.memory.prefetch(node::offset(self.entry_in(slot)));
+        let ask = |slot| self.memory.prefetch(node::offset(self.entry_in(slot)));
+        // As many for each small bucket: no branch would foresee how many there are.
+        for slot in 0..CAPACITY_SMALL {
+            ask(if slot < order.len() { slot } else { 0 });
         }
+        for slot in CAPACITY_SMALL..order.len() {
+            ask(slot);
+        }
+    }
+
+    /// The entries from a rank on in a direction, as many as there is room for, which is at least one. Returns how many they are, and the rank of the last one.
+    #[inline(always)]
+    pub fn copy_entries(
+        self,
+        order: Order,
+        first: usize,
+        forward: bool,
+        to: &mut [u32],
+    ) -> (usize, usize) {
+        let left = if forward {
+            order.len() - first
+        } else {
+            first + 1
+        };
+        let count = left.min(to.len());
+        let rank = |step: usize| if forward { first + step } else { first - step };
+        // As many of each small bucket, as above.
+        for (step, entry) in to.iter_mut().take(CAPACITY_SMALL).enumerate() {
+            *entry = self.entry(order, rank(step.min(count - 1)));
+        }
+        for (step, entry) in to[..count].iter_mut().enumerate().skip(CAPACITY_SMALL) {
+            *entry = self.entry(order, rank(step));
+        }
+        (count, rank(count - 1))
     }
 
     // ---- the writer's part ----

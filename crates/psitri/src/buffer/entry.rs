@@ -232,8 +232,10 @@ impl<'a> Entry<'a> {
         // Both ends, whether in one line or in two: no branch would foresee that.
         self.memory.prefetch(at);
         self.memory.prefetch(at + bytes - 1);
-        for line in (LINE_BYTES..bytes - 1).step_by(LINE_BYTES) {
-            self.memory.prefetch(at + line);
+        if bytes > LINE_BYTES + 1 {
+            for line in (LINE_BYTES..bytes - 1).step_by(LINE_BYTES) {
+                self.memory.prefetch(at + line);
+            }
         }
     }
 

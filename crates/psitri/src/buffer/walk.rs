@@ -239,16 +239,13 @@ impl<'b> Walk<'b> {
             return 0;
         };
         if node::is_bucket(frame.node) {
+            let Some(rank) = frame.next_rank(forward) else {
+                return 0;
+            };
             let bucket = Bucket::new(memory, frame.node);
-            let mut count = 0;
-            while count < run.len()
-                && let Some(rank) = frame.next_rank(forward)
-            {
-                frame.position = 2 * rank as Position + 1;
-                self.walked = bucket.entry(frame.order, rank);
-                run[count] = self.walked;
-                count += 1;
-            }
+            let (count, last) = bucket.copy_entries(frame.order, rank, forward, run);
+            frame.position = 2 * last as Position + 1;
+            self.walked = run[count - 1];
             return count;
         }
         let node = Node::new(memory, frame.node);

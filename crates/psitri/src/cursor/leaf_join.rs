@@ -10,15 +10,12 @@
 //!    stands behind all keys which begin like the leaf's is left out.
 //! 2. The tree's cursor is moved to the leaf's index at the end, those of the layers after every batch.
 
-use std::{
-    cmp::Ordering,
-    ops::{ControlFlow, Range},
-};
+use std::{cmp::Ordering, ops::ControlFlow};
 
 use super::{
     At, Cursor, Layer,
     lockstep::{ALONE_MAX, DEAD_MAX, Key, WANT_FIRST},
-    several::{Filled, Several},
+    several::{Filled, Sources},
 };
 use crate::{
     Result,
@@ -84,18 +81,21 @@ pub(super) enum Passed {
 
 /// Takes what is found, and says whether it takes more.
 trait Sink<'a> {
-    /// The entry of a leaf.
-    fn take_from(&mut self, leaf: &Leaf<'a>, index: usize, value: &'a [u8]) -> bool;
+    /// So many keys of the leaf in a row are left to the general way.
+    const RUN_MAX: usize;
 
     /// An entry of a layer.
     fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool;
 
-    /// Whether it takes entries of a leaf by the run, going forward.
-    const TAKES_RUNS: bool;
-
-    /// Entries of a leaf that follow one another, at least one. Returns in front of which it stopped: one whose value is outside of the leaf, or that behind
-    /// the run; and whether it takes more.
-    fn take_run(&mut self, leaf: &Leaf<'a>, run: Range<usize>) -> (usize, bool);
+    /// Entries of a leaf that follow one another in the direction, at least one. Returns how many were taken: fewer where the next one has its value outside of
+    /// the leaf, or no more are.
+    fn take_run(
+        &mut self,
+        leaf: &Leaf<'a>,
+        index: usize,
+        steps: usize,
+        forward: bool,
+    ) -> (usize, bool);
 
     /// Whether something that was found waits for more.
     fn is_waiting(&self) -> bool;
@@ -127,10 +127,11 @@ pub(super) struct OneLayer<'c, 'a> {
     csn: u64,
 }
 
-/// How often one source was met in a row, and keys without a value.
+/// How many keys of one source were met in a row, and how many without a value.
 struct Met {
     alone: usize,
-    sources_last: u64,
+    /// Which one: bits for layers, or the tree; several while there is no row.
+    source: u64,
     dead: usize,
 }
 
@@ -179,11 +180,13 @@ impl<'a> LeafSide<'a> {
     fn load_heads(&mut self) {
         (self.at, self.loaded) = (0, self.left.min(self.to_load));
         self.to_load = HEADS;
-        let heads = &mut self.heads[..self.loaded];
+        let (heads, rest) = self.heads.split_at_mut(self.loaded);
         self.leaf.load_heads(self.index, self.forward, heads);
         if !self.forward {
             heads.iter_mut().for_each(|head| *head = !*head);
         }
+        // Nothing comes behind them.
+        rest.fill(u64::MAX);
     }
 
     /// Head of the key of an entry that begins like all of the leaf.
@@ -210,22 +213,20 @@ impl<'a> LeafSide<'a> {
     /// To the index by as many steps. False if the leaf ends, and it stands on the last entry, or the bounds do.
     #[inline(always)]
     fn pass(&mut self, steps: usize) -> bool {
-        let ends_leaf = self.left == steps && !self.is_cut;
-        let moved = if ends_leaf { steps - 1 } else { steps };
+        let goes_on = steps < self.left;
+        let moved = steps - usize::from(!goes_on && !self.is_cut);
         self.left -= moved;
-        self.index = if self.forward {
-            self.index + moved
-        } else {
-            self.index - moved
-        };
-        if ends_leaf || self.left == 0 {
-            return false;
-        }
         self.at += steps;
-        if self.at >= self.loaded {
-            self.load_heads();
-        }
-        true
+        self.index = self.neighbour(moved);
+        goes_on
+    }
+
+    /// The index so many steps from the present one.
+    #[inline(always)]
+    fn neighbour(&self, steps: usize) -> usize {
+        // Going backward, each step adds -1.
+        self.index
+            .wrapping_add((steps ^ self.turn as usize).wrapping_sub(self.turn as usize))
     }
 
     /// Order of its key and that of the layers in the direction of the cursor.
@@ -240,7 +241,23 @@ impl<'a> LeafSide<'a> {
         }
     }
 
+    /// How many entries, of which the one at the index is the first, are known to come before the layers: as far as heads are loaded, or, where all of these
+    /// do, further.
+    #[inline(always)]
+    fn steps_before(&self, layers: &impl Layers<'a>) -> usize {
+        let steps = before(&self.heads, layers.head()).saturating_sub(self.at);
+        let steps = if steps == HEADS && self.forward {
+            self.leaf.lower_bound_from(self.index + HEADS, layers.key()) - self.index
+        } else {
+            steps.min(self.loaded - self.at)
+        };
+        // A forged leaf may have its keys in any order.
+        steps.clamp(1, self.left)
+    }
+
     /// Joins the leaf with the layers as long as what is found is taken.
+    ///
+    /// Entries of the leaf that come before the layers are taken together: how many there are is found without branches, which nobody would foresee.
     #[inline(always)]
     fn join<S: Sink<'a>>(
         &mut self,
@@ -253,67 +270,71 @@ impl<'a> LeafSide<'a> {
             is_behind: false,
             is_alone: false,
         };
-        if self.at >= self.loaded {
-            self.load_heads();
-        }
-        let takes_runs = S::TAKES_RUNS && self.forward;
         loop {
+            if self.at >= self.loaded {
+                self.load_heads();
+            }
             let order = self.compare(layers);
-            let (mut takes_more, mut steps) = (true, 1);
-            let takes_run = takes_runs && order.is_lt();
-            let sources = if takes_run {
-                let far = met.alone >= ALONE_MAX && met.sources_last == TREE;
-                let run = self.index..self.end_before(layers, far);
-                let (stopped, more) = sink.take_run(&self.leaf, run);
-                (steps, takes_more) = (stopped - self.index, more);
-                if steps == 0 {
+            if order.is_lt() {
+                met.alone = if met.source == TREE { met.alone } else { 0 };
+                met.source = TREE;
+                let steps = self.steps_before(layers).min(S::RUN_MAX - met.alone);
+                let (taken, takes_more) =
+                    sink.take_run(&self.leaf, self.index, steps, self.forward);
+                if taken == 0 {
                     return ending;
                 }
-                TREE
-            } else if order.is_lt() {
-                let Stored::Inline(value) = self.leaf.value(self.index) else {
-                    return ending;
-                };
-                takes_more = sink.take_from(&self.leaf, self.index, value);
-                TREE
-            } else {
-                let sharing = layers.sharing();
-                let all = match order {
-                    Ordering::Equal => sharing | TREE,
-                    _ => sharing,
-                };
-                match layers.resolve() {
-                    Found::Value(value) => {
-                        takes_more = sink.take(layers.key(), value);
-                        all
+                met.alone += taken;
+                if !self.pass(taken) {
+                    if self.is_cut {
+                        return ending;
                     }
-                    Found::Large(_) => return ending,
-                    Found::Deleted => {
-                        met.dead += 1;
-                        all
-                    }
-                    Found::Absent => {
-                        met.dead += 1;
-                        // The tree has its say.
-                        sharing
-                    }
+                    ending.is_behind = true;
                 }
-            };
-            let passed = match sources {
-                TREE => Passed::GoesOn,
-                _ => layers.pass(self),
-            };
-            let tree_ends = sources & TREE != 0 && !self.pass(steps);
-            if tree_ends && self.is_cut {
+                ending.is_alone = met.alone == S::RUN_MAX;
+                if ending.is_behind || ending.is_alone || !takes_more {
+                    ending.goes_on = Some(false);
+                    return ending;
+                }
+                if taken == steps {
+                    continue;
+                }
                 return ending;
             }
-            met.alone = match sources == met.sources_last {
-                true => met.alone + steps,
-                false => steps,
+            let sharing = layers.sharing();
+            let mut shares_tree = order.is_eq();
+            let takes_more = match layers.resolve() {
+                Found::Value(value) => sink.take(layers.key(), value),
+                Found::Large(_) => return ending,
+                Found::Deleted => {
+                    met.dead += 1;
+                    true
+                }
+                Found::Absent => {
+                    met.dead += 1;
+                    // The tree has its say.
+                    shares_tree = false;
+                    true
+                }
             };
-            met.sources_last = sources;
-            ending.is_behind = tree_ends;
-            ending.is_alone = met.alone >= ALONE_MAX && sources.is_power_of_two() && !takes_run;
+            let passed = layers.pass(self);
+            if shares_tree {
+                met.source = 0;
+                if !self.pass(1) {
+                    if self.is_cut {
+                        return ending;
+                    }
+                    ending.is_behind = true;
+                }
+            } else {
+                met.alone = if met.source == sharing {
+                    met.alone + 1
+                } else {
+                    1
+                };
+                met.source = sharing;
+                ending.is_alone = met.alone >= ALONE_MAX && sharing.is_power_of_two();
+            }
             let is_enough = !takes_more || met.dead >= DEAD_MAX && sink.is_waiting();
             if ending.is_behind || ending.is_alone || is_enough {
                 ending.goes_on = Some(false);
@@ -330,20 +351,6 @@ impl<'a> LeafSide<'a> {
         }
     }
 
-    /// Behind which index entries from the one at the index on are known to come before the layers; as far as heads are loaded, or further.
-    #[inline(always)]
-    fn end_before(&self, layers: &impl Layers<'a>, far: bool) -> usize {
-        let end = if far {
-            self.leaf.lower_bound_from(self.index, layers.key())
-        } else {
-            let heads = self.heads[..self.loaded].iter().skip(self.at);
-            let head = layers.head();
-            self.index + heads.take_while(|&&other| other < head).count()
-        };
-        // A forged leaf may have its keys in any order.
-        end.clamp(self.index + 1, self.index + self.left)
-    }
-
     /// Takes what is left of the leaf, if it is little; more is a run, which the general way reads.
     #[inline(always)]
     fn end_alone(&mut self, sink: &mut impl Sink<'a>, mut ending: Ending) -> Ending {
@@ -351,29 +358,32 @@ impl<'a> LeafSide<'a> {
             (ending.goes_on, ending.is_alone) = (Some(false), true);
             return ending;
         }
-        while let Stored::Inline(value) = self.leaf.value(self.index) {
-            let takes_more = sink.take_from(&self.leaf, self.index, value);
-            if !self.pass(1) {
-                if !self.is_cut {
-                    (ending.goes_on, ending.is_behind) = (Some(false), true);
-                }
-                break;
+        let (taken, takes_more) = sink.take_run(&self.leaf, self.index, self.left, self.forward);
+        if taken > 0 && !self.pass(taken) {
+            if !self.is_cut {
+                (ending.goes_on, ending.is_behind) = (Some(false), true);
             }
-            if !takes_more {
-                ending.goes_on = Some(false);
-                break;
-            }
+        } else if !takes_more {
+            ending.goes_on = Some(false);
         }
         ending
     }
 }
 
-impl<'a> Sink<'a> for Keep<'_, 'a> {
-    #[inline(always)]
-    fn take_from(&mut self, _leaf: &Leaf<'a>, index: usize, value: &'a [u8]) -> bool {
-        self.found.push((Key::InLeaf(index), value));
-        self.found.len() < self.want
+/// How many of the heads, which ascend, are less.
+#[inline(always)]
+fn before(heads: &[u64; HEADS], head: u64) -> usize {
+    let mut count = 0;
+    for half in [8, 4, 2, 1] {
+        count += half * usize::from(heads[count + half - 1] < head);
     }
+    count + usize::from(heads[count] < head)
+}
+
+const _: () = assert!(HEADS == 16);
+
+impl<'a> Sink<'a> for Keep<'_, 'a> {
+    const RUN_MAX: usize = ALONE_MAX;
 
     #[inline(always)]
     fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool {
@@ -381,10 +391,25 @@ impl<'a> Sink<'a> for Keep<'_, 'a> {
         self.found.len() < self.want
     }
 
-    const TAKES_RUNS: bool = false;
-
-    fn take_run(&mut self, _leaf: &Leaf<'a>, run: Range<usize>) -> (usize, bool) {
-        (run.start, true)
+    #[inline(always)]
+    fn take_run(
+        &mut self,
+        leaf: &Leaf<'a>,
+        index: usize,
+        steps: usize,
+        forward: bool,
+    ) -> (usize, bool) {
+        for step in 0..steps {
+            let index = if forward { index + step } else { index - step };
+            let Stored::Inline(value) = leaf.value(index) else {
+                return (step, true);
+            };
+            self.found.push((Key::InLeaf(index), value));
+            if self.found.len() >= self.want {
+                return (step + 1, false);
+            }
+        }
+        (steps, true)
     }
 
     #[inline(always)]
@@ -394,12 +419,8 @@ impl<'a> Sink<'a> for Keep<'_, 'a> {
 }
 
 impl<'a> Sink<'a> for Visit<'_> {
-    #[inline(always)]
-    fn take_from(&mut self, leaf: &Leaf<'a>, index: usize, value: &'a [u8]) -> bool {
-        leaf.load_suffix(index, self.key);
-        self.flow = (self.visit)(self.key, value);
-        self.flow.is_continue()
-    }
+    /// They are visited as they would be there.
+    const RUN_MAX: usize = usize::MAX;
 
     #[inline(always)]
     fn take(&mut self, key: &'a [u8], value: &'a [u8]) -> bool {
@@ -407,17 +428,20 @@ impl<'a> Sink<'a> for Visit<'_> {
         self.flow.is_continue()
     }
 
-    const TAKES_RUNS: bool = true;
-
     #[inline(always)]
-    fn take_run(&mut self, leaf: &Leaf<'a>, run: Range<usize>) -> (usize, bool) {
-        let end = run.end;
-        match leaf.visit_prepared(run, self.key, &mut *self.visit) {
-            Visited::All => (end, true),
-            Visited::External(index) => (index, true),
+    fn take_run(
+        &mut self,
+        leaf: &Leaf<'a>,
+        index: usize,
+        steps: usize,
+        _forward: bool,
+    ) -> (usize, bool) {
+        match leaf.visit_prepared(index..index + steps, self.key, &mut *self.visit) {
+            Visited::All => (steps, true),
+            Visited::External(stopped) => (stopped - index, true),
             Visited::Broken => {
                 self.flow = ControlFlow::Break(());
-                (end, false)
+                (steps, false)
             }
         }
     }
@@ -611,9 +635,9 @@ impl<'a> Cursor<'a> {
         let mut met = Met::new();
         loop {
             // Its bits are places among those that are joined.
-            met.sources_last = 0;
-            let mut several = Several::new();
-            match several.fill(&self.layers, tree) {
+            met.source = 0;
+            let mut sources = Sources::new();
+            match sources.fill(&self.layers, tree) {
                 Filled::Joined => {}
                 // Any number of its keys may come before the leaf: so many are looked for that it is found out if it is alone there.
                 Filled::Before => return self.lockstep.want,
@@ -622,8 +646,8 @@ impl<'a> Cursor<'a> {
                     return 0;
                 }
             }
-            let ending = tree.join(&mut several, sink, &mut met);
-            let moves = several.into_moves();
+            let ending = tree.join(&mut sources.as_one(tree), sink, &mut met);
+            let moves = sources.into_moves();
             if let Some(more) = self.end_join(&ending, moves) {
                 return more;
             }
@@ -658,8 +682,28 @@ impl Met {
     fn new() -> Met {
         Met {
             alone: 0,
-            sources_last: 0,
+            source: 0,
             dead: 0,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_before_another_are_counted() {
+        for count in 0..=HEADS {
+            // Each head twice, what is not there the greatest.
+            let mut heads = [u64::MAX; HEADS];
+            for (at, head) in heads[..count].iter_mut().enumerate() {
+                *head = 10 * (at as u64 / 2);
+            }
+            for head in (0..=90).chain([u64::MAX]) {
+                let expected = heads.iter().filter(|&&other| other < head).count();
+                assert_eq!(before(&heads, head), expected, "{head} among {heads:?}");
+            }
         }
     }
 }

@@ -20,11 +20,18 @@ use crate::{buffer::Found, node::compare_keys};
 /// So many layers need no memory of their own: as many buffers may wait for a merge, and one is written to.
 const LAYERS_EXPECTED: usize = 9;
 
-pub(super) struct Several<'c, 'a> {
+/// The layers that are joined, and where they stand.
+pub(super) struct Sources<'c, 'a> {
     /// With their indices among those of the cursor.
     layers: SmallVec<[(usize, OneLayer<'c, 'a>); LAYERS_EXPECTED]>,
-    /// Of the keys that they stand on; the greatest if they are not active.
     heads: SmallVec<[u64; LAYERS_EXPECTED]>,
+}
+
+/// See the module text.
+pub(super) struct Several<'s, 'c, 'a> {
+    layers: &'s mut [(usize, OneLayer<'c, 'a>)],
+    /// Of the keys that they stand on; the greatest if they are not active.
+    heads: &'s mut [u64],
     /// One that stands on the first key.
     first: usize,
     sharing: u64,
@@ -41,15 +48,12 @@ pub(super) enum Filled {
     Beyond,
 }
 
-impl<'c, 'a> Several<'c, 'a> {
+impl<'c, 'a> Sources<'c, 'a> {
     #[inline(always)]
-    pub fn new() -> Several<'c, 'a> {
-        Several {
+    pub fn new() -> Sources<'c, 'a> {
+        Sources {
             layers: SmallVec::new(),
             heads: SmallVec::new(),
-            first: 0,
-            sharing: 0,
-            active: 0,
         }
     }
 
@@ -58,18 +62,30 @@ impl<'c, 'a> Several<'c, 'a> {
     pub fn fill(&mut self, layers: &'c [Layer<'a>], leaf: &LeafSide<'a>) -> Filled {
         for (index, Layer { cursor, csn, .. }) in layers.iter().enumerate() {
             if let Some(layer) = OneLayer::new(cursor, *csn, leaf) {
-                self.active |= 1 << self.layers.len();
                 self.heads.push(layer.head);
                 self.layers.push((index, layer));
             } else if cursor.is_valid() && leaf.is_behind(cursor.key()) {
                 return Filled::Before;
             }
         }
-        if self.active == 0 {
+        if self.layers.is_empty() {
             return Filled::Beyond;
         }
-        self.choose(leaf);
         Filled::Joined
+    }
+
+    /// All of them as one, if there are any.
+    #[inline(always)]
+    pub fn as_one(&mut self, leaf: &LeafSide<'a>) -> Several<'_, 'c, 'a> {
+        let mut several = Several {
+            active: u64::MAX >> (u64::BITS - self.layers.len() as u32),
+            layers: &mut self.layers,
+            heads: &mut self.heads,
+            first: 0,
+            sharing: 0,
+        };
+        several.choose(leaf);
+        several
     }
 
     /// The layers, how many entries were passed in each, and whether the last of them was, too.
@@ -81,7 +97,9 @@ impl<'c, 'a> Several<'c, 'a> {
         });
         moves.collect()
     }
+}
 
+impl<'c, 'a> Several<'_, 'c, 'a> {
     /// Finds the first key.
     #[inline(always)]
     fn choose(&mut self, leaf: &LeafSide<'a>) {
@@ -120,7 +138,7 @@ impl<'c, 'a> Several<'c, 'a> {
     }
 }
 
-impl<'a> Layers<'a> for Several<'_, 'a> {
+impl<'a> Layers<'a> for Several<'_, '_, 'a> {
     #[inline(always)]
     fn key(&self) -> &'a [u8] {
         self.layers[self.first].1.key()
@@ -138,10 +156,9 @@ impl<'a> Layers<'a> for Several<'_, 'a> {
 
     #[inline(always)]
     fn resolve(&self) -> Found<'a> {
-        let layers = &self.layers[..];
         let mut places = self.sharing;
         loop {
-            let found = layers[places.trailing_zeros() as usize].1.resolve();
+            let found = self.layers[places.trailing_zeros() as usize].1.resolve();
             places &= places - 1;
             if !matches!(found, Found::Absent) || places == 0 {
                 return found;
@@ -151,18 +168,17 @@ impl<'a> Layers<'a> for Several<'_, 'a> {
 
     #[inline(always)]
     fn pass(&mut self, leaf: &LeafSide<'a>) -> Passed {
-        let (layers, heads) = (&mut self.layers[..], &mut self.heads[..]);
         let mut places = self.sharing;
         let mut has_ended = false;
         while places != 0 {
             let at = places.trailing_zeros() as usize;
             places &= places - 1;
-            let (_, layer) = &mut layers[at];
+            let (_, layer) = &mut self.layers[at];
             match layer.pass(leaf) {
-                Passed::GoesOn => heads[at] = layer.head,
+                Passed::GoesOn => self.heads[at] = layer.head,
                 Passed::Ended => has_ended = true,
                 Passed::Beyond => {
-                    heads[at] = u64::MAX;
+                    self.heads[at] = u64::MAX;
                     self.active &= !(1 << at);
                 }
             }

@@ -110,10 +110,24 @@ pub(crate) fn compare_keys(a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
+/// In place of what a key does not have.
+static NOTHING: [u8; 8] = [0; 8];
+
 /// Order of two keys with equal heads.
 #[inline(always)]
 pub(super) fn compare_behind_heads(a: &[u8], b: &[u8]) -> Ordering {
     let len = a.len();
+    if len == b.len() && len <= 16 {
+        // No branch would foresee whether there is something behind the head.
+        let last = |key: &[u8]| {
+            let from = len.saturating_sub(8);
+            let at =
+                std::hint::select_unpredictable(len < 8, NOTHING.as_ptr(), key[from..].as_ptr());
+            // SAFETY: (1): 8 bytes, up to the end of the slice where it has so many.
+            unsafe { load_u64(at) }.swap_bytes()
+        };
+        return last(a).cmp(&last(b));
+    }
     if len < 8 || b.len() < 8 {
         // The shorter one, filled with zeros, is the other's beginning.
         return len.cmp(&b.len());
