@@ -86,7 +86,7 @@ impl<'a> Cursor<'a> {
                         if self.view.now != 0 {
                             return self.step_in_run(index);
                         }
-                        self.tree.set_index(index);
+                        self.tree.step_to(index);
                         let stored = leaf.value(index);
                         if matches!(stored, Stored::External(_)) {
                             ask_for_value(
@@ -155,7 +155,7 @@ impl<'a> Cursor<'a> {
     fn step_in_run(&mut self, mut index: usize) -> Result<bool> {
         while self.run.contains(&index) {
             let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
-            self.tree.set_index(index);
+            self.tree.step_to(index);
             let stored = read_stored(self.view.pager, leaf.value(index));
             if self.take_live(stored)? {
                 return Ok(true);

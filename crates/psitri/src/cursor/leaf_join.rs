@@ -566,6 +566,7 @@ impl<'a> Cursor<'a> {
             if !may_join || self.lockstep.is_alone {
                 return Ok(ControlFlow::Continue(()));
             }
+            self.tree.ask_for_the_rest();
             let mut tree = self.leaf_side(usize::MAX);
             tree.leaf.prepare(key);
             let flow = ControlFlow::Continue(());

@@ -57,8 +57,16 @@ impl<'a> Cursor<'a> {
             end,
         } = entries;
         self.tree.set_index(end - 1);
+        let part = (end - index).div_ceil(self.tree.parts_coming());
+        leaf.prepare(key_buffer);
         loop {
-            match leaf.visit(index..end, key_buffer, &mut *visit) {
+            let part_end = end.min(index + part);
+            self.tree.ask_for_part();
+            match leaf.visit_prepared(index..part_end, key_buffer, &mut *visit) {
+                Visited::All if part_end < end => {
+                    index = part_end;
+                    continue;
+                }
                 Visited::All => return Ok(ControlFlow::Continue(())),
                 Visited::Broken => return Ok(ControlFlow::Break(())),
                 Visited::External(at) => index = at,

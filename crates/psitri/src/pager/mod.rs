@@ -40,7 +40,7 @@ use crate::{
     node::{
         self, NodeRef, PAGE_BYTES, UNIT_BYTES, UNITS_PER_PAGE, VALUE_INLINE_BYTES_MAX, ValuePointer,
     },
-    prefetch::LINE_BYTES,
+    prefetch::{LINE_BYTES, Lines},
     storage::{ReadMap, StorageFile},
     sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering},
     txn::VALUE_BUFFERED_BYTES_MAX,
@@ -293,7 +293,8 @@ impl Pager {
     /// Asks for all lines of a node of usual size.
     #[inline]
     pub fn prefetch_whole(&self, at: NodeRef) {
-        self.prefetch_lines(at, 0..(at.units() as usize).min(WHOLE_LINES_MAX));
+        let mut lines = self.lines(at);
+        lines.ask_for(lines.len());
     }
 
     /// Asks for some lines of a node.
@@ -303,6 +304,17 @@ impl Pager {
         for line in lines {
             crate::prefetch::line(base.wrapping_add(at.byte_offset() as usize + line * UNIT_BYTES));
         }
+    }
+
+    /// All lines of a node of usual size, to be asked for part by part; none if it is null.
+    #[inline]
+    pub fn lines(&self, node: NodeRef) -> Lines {
+        let base = self.base.load(Ordering::Acquire).cast_const();
+        let lines = match node.is_null() {
+            true => 0,
+            false => (node.units() as usize).min(WHOLE_LINES_MAX),
+        };
+        Lines::new(base.wrapping_add(node.byte_offset() as usize), lines)
     }
 
     /// Asks for a value stored outside its leaf, if it is not longer than values in leaves.

@@ -1,7 +1,8 @@
 //! Ordered positions in one tree.
 //!
 //! The path from the root is kept on a stack; leaves have no links to each other, as copy-on-write could not keep them.
-//! The key of the position lies in one buffer whose prefix is written once a leaf. A leaf with a delta is read run by run ([`ChangedLeaf`]), as
+//! What comes behind a leaf is asked for while the leaf is read, so that it has arrived by then: in long ranges line by line, as a processor has room for
+//! a dozen misses, and more at once keep it waiting. The key of the position lies in one buffer whose prefix is written once a leaf. A leaf with a delta is read run by run ([`ChangedLeaf`]), as
 //! if each run were a leaf.
 //!
 //! # Invariants
@@ -14,6 +15,7 @@ use crate::{
     Result,
     node::{Inner, Leaf, NodeRef, Stored},
     pager::Pager,
+    prefetch::Lines,
 };
 
 /// A range that goes on for more leaves than these is a long one.
@@ -39,6 +41,9 @@ pub(crate) struct TreeCursor<'a> {
     key: Vec<u8>,
     /// Nodes that were asked for since the last search, up to `LEAVES_OF_SHORT_RANGES`.
     asked: usize,
+    /// What is still to be asked for while the leaf is read, and how many lines of it with each entry.
+    coming: Lines,
+    pace: usize,
     /// How much speaks for it that the next search stays in its leaf, up to `TRUST`: from there on it looks there first.
     trust: u8,
 }
@@ -56,6 +61,8 @@ impl<'a> TreeCursor<'a> {
             meets_deltas: false,
             key: Vec::new(),
             asked: 0,
+            coming: Lines::NONE,
+            pace: 0,
             trust: 0,
         }
     }
@@ -104,9 +111,17 @@ impl<'a> TreeCursor<'a> {
         leaf.load_suffix(index, &mut self.key);
     }
 
-    /// [`set_index`](TreeCursor::set_index), but for the key: [`load_key`](TreeCursor::load_key) has to follow before it is asked for.
+    /// Moves to a neighbour within the leaf.
+    #[inline(always)]
+    pub fn step_to(&mut self, index: usize) {
+        self.ask_along(1);
+        self.set_index(index);
+    }
+
+    /// Moves within the leaf, but for the key: [`load_key`](TreeCursor::load_key) has to follow before it is asked for.
     #[inline(always)]
     pub fn move_to(&mut self, index: usize) {
+        self.ask_along(index.abs_diff(self.index));
         self.index = index;
     }
 
@@ -130,7 +145,7 @@ impl<'a> TreeCursor<'a> {
         self.path.clear();
         self.leaf = None;
         self.changed = None;
-        self.asked = 0;
+        (self.asked, self.coming) = (0, Lines::NONE);
         if self.root.node.is_null() {
             return Ok(None);
         }
@@ -149,6 +164,9 @@ impl<'a> TreeCursor<'a> {
         self.leaf = Some(leaf);
         self.first = 0;
         self.index = index;
+        if !self.coming.is_empty() {
+            self.pace = self.coming.len().div_ceil(leaf.len());
+        }
     }
 
     /// To the first entry of the next run of a leaf with a delta. False if there is none.
@@ -265,8 +283,7 @@ impl<'a> TreeCursor<'a> {
             return Ok(false);
         };
         if self.index + 1 < leaf.len() {
-            self.index += 1;
-            leaf.load_suffix(self.index, &mut self.key);
+            self.step_to(self.index + 1);
             return Ok(true);
         }
         self.next_leaf()
@@ -274,24 +291,50 @@ impl<'a> TreeCursor<'a> {
 
     #[inline]
     pub fn prev(&mut self) -> Result<bool> {
-        let Some(leaf) = self.leaf else {
+        if self.leaf.is_none() {
             return Ok(false);
-        };
+        }
         if self.index > self.first {
-            self.index -= 1;
-            leaf.load_suffix(self.index, &mut self.key);
+            self.step_to(self.index - 1);
             return Ok(true);
         }
         self.previous_leaf()
     }
 
-    /// Asks for the leaf after the next, or the node above it: for all of it in a long range, where it will be read from end to end.
+    /// How many parts there are to be asked for by somebody who reads the leaf without moving the cursor; at least one.
+    #[inline(always)]
+    pub fn parts_coming(&self) -> usize {
+        self.coming.parts()
+    }
+
+    /// Asks for the next of these parts.
+    #[inline(always)]
+    pub fn ask_for_part(&mut self) {
+        self.coming.ask_for_part();
+    }
+
+    /// Asks for all of them at once.
+    #[inline(always)]
+    pub fn ask_for_the_rest(&mut self) {
+        self.coming.ask_for(self.coming.len());
+    }
+
+    /// Asks for as much of what comes behind the leaf as goes with so many of its entries.
+    #[inline(always)]
+    fn ask_along(&mut self, entries: usize) {
+        if !self.coming.is_empty() {
+            self.coming.ask_for(entries.saturating_mul(self.pace));
+        }
+    }
+
+    /// Asks for the leaf after the next, or the node above it; in a long range, where it will be read from end to end, for all of it, while the leaf before it
+    /// is read.
     fn ask_for(&mut self, node: NodeRef) {
         if self.asked < LEAVES_OF_SHORT_RANGES {
             self.asked += 1;
             self.pager.prefetch(node);
         } else {
-            self.pager.prefetch_whole(node);
+            self.coming = self.pager.lines(node);
         }
     }
 
@@ -324,6 +367,7 @@ impl<'a> TreeCursor<'a> {
         if self.changed.is_some() && self.next_run() {
             return Ok(true);
         }
+        self.coming = Lines::NONE;
         while let Some((inner, index)) = self.path.pop() {
             if index + 1 == inner.len() {
                 continue;
@@ -353,6 +397,7 @@ impl<'a> TreeCursor<'a> {
         if self.changed.is_some() && self.previous_run() {
             return Ok(true);
         }
+        self.coming = Lines::NONE;
         while let Some((inner, index)) = self.path.pop() {
             if index == 0 {
                 continue;
