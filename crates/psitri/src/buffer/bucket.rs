@@ -198,12 +198,11 @@ impl<'a> Bucket<'a> {
     #[inline(always)]
     pub fn prefetch_entries(self, order: Order) {
         let ask = |slot| self.memory.prefetch(node::offset(self.entry_in(slot)));
-        // As many for each small bucket: no branch would foresee how many there are.
-        for slot in 0..CAPACITY_SMALL {
-            ask(if slot < order.len() { slot } else { 0 });
-        }
-        for slot in CAPACITY_SMALL..order.len() {
-            ask(slot);
+        let ask_or_not = |slot| ask(if slot < order.len() { slot } else { 0 });
+        // As many for each bucket of a kind: no branch would foresee how many there are.
+        (0..CAPACITY_SMALL).for_each(ask_or_not);
+        if order.len() > CAPACITY_SMALL {
+            (CAPACITY_SMALL..CAPACITY_LARGE).for_each(ask_or_not);
         }
     }
 

@@ -19,7 +19,7 @@ use crate::{
     buffer::{Dead, Found},
     expiry,
     layers::{read_large, read_stored},
-    node::{Leaf, Stored, compare_keys},
+    node::{Leaf, Stored, ValuePointer, compare_keys},
     pager::Pager,
 };
 
@@ -80,23 +80,18 @@ impl<'a> Cursor<'a> {
         if self.forward == forward {
             match self.at {
                 At::Tree => {
-                    let (leaf, index) = self.tree.leaf().expect("the position is in the tree");
-                    let index = neighbour(index, forward);
+                    let index = neighbour(self.tree.index(), forward);
                     if self.run.contains(&index) {
                         if self.view.now != 0 {
                             return self.step_in_run(index);
                         }
-                        self.tree.step_to(index);
-                        let stored = leaf.value(index);
-                        if matches!(stored, Stored::External(_)) {
-                            ask_for_value(
-                                self.view.pager,
-                                leaf,
-                                self.ahead_of(index, VALUES_AHEAD),
-                            );
-                        }
-                        let value = read_stored(self.view.pager, stored);
-                        return self.take(value);
+                        return match self.tree.step_to(index) {
+                            Stored::Inline(value) => {
+                                self.value = value;
+                                Ok(true)
+                            }
+                            Stored::External(pointer) => self.take_outside(index, &pointer),
+                        };
                     }
                 }
                 At::Ahead => {
@@ -118,6 +113,15 @@ impl<'a> Cursor<'a> {
             }
         }
         self.step_joining(forward)
+    }
+
+    /// Takes the value of the entry at `index`, which lies outside of the leaf, as those that follow may: one of these is asked for.
+    #[inline(never)]
+    fn take_outside(&mut self, index: usize, pointer: &ValuePointer) -> Result<bool> {
+        let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
+        ask_for_value(self.view.pager, leaf, self.ahead_of(index, VALUES_AHEAD));
+        let value = self.view.pager.value(pointer);
+        self.take(value)
     }
 
     fn ahead_of(&self, index: usize, steps: usize) -> usize {
@@ -154,9 +158,7 @@ impl<'a> Cursor<'a> {
     #[inline(never)]
     fn step_in_run(&mut self, mut index: usize) -> Result<bool> {
         while self.run.contains(&index) {
-            let (leaf, _) = self.tree.leaf().expect("the position is in the tree");
-            self.tree.step_to(index);
-            let stored = read_stored(self.view.pager, leaf.value(index));
+            let stored = read_stored(self.view.pager, self.tree.step_to(index));
             if self.take_live(stored)? {
                 return Ok(true);
             }

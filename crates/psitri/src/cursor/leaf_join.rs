@@ -647,7 +647,11 @@ impl<'a> Cursor<'a> {
                     return 0;
                 }
             }
-            let ending = tree.join(&mut sources.as_one(tree), sink, &mut met);
+            let ending = match sources.len() {
+                // Nearly always, and without loops over them where that is known.
+                2 => tree.join(&mut sources.as_one(2, tree), sink, &mut met),
+                layers => tree.join(&mut sources.as_one(layers, tree), sink, &mut met),
+            };
             let moves = sources.into_moves();
             if let Some(more) = self.end_join(&ending, moves) {
                 return more;

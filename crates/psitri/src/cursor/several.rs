@@ -74,13 +74,19 @@ impl<'c, 'a> Sources<'c, 'a> {
         Filled::Joined
     }
 
-    /// All of them as one, if there are any.
+    /// How many there are.
     #[inline(always)]
-    pub fn as_one(&mut self, leaf: &LeafSide<'a>) -> Several<'_, 'c, 'a> {
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The first `layers` of them as one; that is at least one.
+    #[inline(always)]
+    pub fn as_one(&mut self, layers: usize, leaf: &LeafSide<'a>) -> Several<'_, 'c, 'a> {
         let mut several = Several {
-            active: u64::MAX >> (u64::BITS - self.layers.len() as u32),
-            layers: &mut self.layers,
-            heads: &mut self.heads,
+            active: u64::MAX >> (u64::BITS - layers as u32),
+            layers: &mut self.layers[..layers],
+            heads: &mut self.heads[..layers],
             first: 0,
             sharing: 0,
         };

@@ -489,6 +489,18 @@ impl<'a> Leaf<'a> {
         // SAFETY: (2), and (3) for the pointer.
         unsafe {
             let (start, bytes, external) = self.value_place(i);
+            self.stored(start, bytes, external)
+        }
+    }
+
+    /// What lies in the place of a value.
+    ///
+    /// # Safety
+    /// It is that of an entry.
+    #[inline(always)]
+    unsafe fn stored(&self, start: usize, bytes: usize, external: bool) -> Stored<'a> {
+        // SAFETY: (2), and (3) for the pointer.
+        unsafe {
             if external {
                 return Stored::External(ValuePointer::decode(&*self.at(start).cast()));
             }
@@ -543,32 +555,78 @@ impl<'a> Leaf<'a> {
         unsafe { self.load_suffix_unchecked(i, out) };
     }
 
+    /// [`load_suffix`](Leaf::load_suffix), and what is stored in the entry: both for little more than one.
+    ///
+    /// # Panics
+    /// As there.
+    #[inline(always)]
+    pub fn load_entry(&self, i: usize, out: &mut Vec<u8>) -> Stored<'a> {
+        self.assert_index(i);
+        assert!(
+            out.len() >= self.prefix_bytes as usize,
+            "the key buffer holds the leaf's prefix"
+        );
+        // SAFETY: i < count.
+        unsafe { self.load_entry_unchecked(i, out) }
+    }
+
     /// # Safety
     /// `i < count`; `out` holds at least `prefix_bytes` bytes.
     #[inline(always)]
-    pub(super) unsafe fn load_suffix_unchecked(&self, i: usize, out: &mut Vec<u8>) {
+    pub(super) unsafe fn load_entry_unchecked(&self, i: usize, out: &mut Vec<u8>) -> Stored<'a> {
+        // SAFETY: the caller's promise; (2), and (3) for the pointer.
+        unsafe {
+            let entry = self.raw_entry(i);
+            self.write_suffix(i, entry.suffix_at, entry.suffix_bytes, out);
+            self.stored(entry.value_at, entry.value_bytes, entry.external)
+        }
+    }
+
+    /// # Safety
+    /// `i < count`; `out` holds at least `prefix_bytes` bytes.
+    #[inline(always)]
+    unsafe fn load_suffix_unchecked(&self, i: usize, out: &mut Vec<u8>) {
+        let width = self.suffix_bytes as usize;
+        // SAFETY: i < count.
+        unsafe {
+            let (suffix_at, suffix_bytes) = match self.encoding {
+                LeafEncoding::Slotted => {
+                    let (start, suffix_bytes) = self.slot(i);
+                    (Some(start), suffix_bytes)
+                }
+                LeafEncoding::Fixed => (Some(SECTIONS_AT + i * width), width),
+                LeafEncoding::Dense => (None, width),
+            };
+            self.write_suffix(i, suffix_at, suffix_bytes, out);
+        }
+    }
+
+    /// Writes the suffix of entry `i`, which lies in the image at `suffix_at` unless the leaf is dense, behind the prefix.
+    ///
+    /// # Safety
+    /// As for what it is a part of.
+    #[inline(always)]
+    unsafe fn write_suffix(
+        &self,
+        i: usize,
+        suffix_at: Option<usize>,
+        suffix_bytes: usize,
+        out: &mut Vec<u8>,
+    ) {
         let prefix_bytes = self.prefix_bytes as usize;
-        // SAFETY: i < count. The front `prefix_bytes` bytes of `out` are initialised (caller), the rest is written before the
-        // length is set, inside the reserved capacity.
+        // SAFETY: The front `prefix_bytes` bytes of `out` are initialised (caller), the rest is written before the length is set, inside the
+        // reserved capacity: no suffix of a dense leaf is longer than a word (4).
         unsafe {
             out.set_len(prefix_bytes);
-            if self.encoding == LeafEncoding::Dense {
-                let width = self.suffix_bytes as usize;
-                out.reserve(SUFFIX_BYTES_MIN);
-                let word = dense_word(self.dense_first().wrapping_add(i as u64), width);
-                store_u64(out.as_mut_ptr().add(prefix_bytes), word);
-                out.set_len(prefix_bytes + width);
-                return;
-            }
-            let (start, suffix_bytes) = if self.encoding == LeafEncoding::Slotted {
-                self.slot(i)
-            } else {
-                let width = self.suffix_bytes as usize;
-                (SECTIONS_AT + i * width, width)
-            };
             out.reserve(suffix_bytes.max(SUFFIX_BYTES_MIN));
             let to = out.as_mut_ptr().add(prefix_bytes);
-            copy_suffix(self.at(start), to, suffix_bytes);
+            match suffix_at {
+                Some(start) => copy_suffix(self.at(start), to, suffix_bytes),
+                None => {
+                    let number = self.dense_first().wrapping_add(i as u64);
+                    store_u64(to, dense_word(number, suffix_bytes));
+                }
+            }
             out.set_len(prefix_bytes + suffix_bytes);
         }
     }

@@ -82,10 +82,7 @@ impl<'a> LeafCursor<'a> {
         let i = self.next;
         self.next += 1;
         // SAFETY: (1) and (2).
-        let value = unsafe {
-            self.leaf.load_suffix_unchecked(i, &mut self.key);
-            self.leaf.value_unchecked(i)
-        };
+        let value = unsafe { self.leaf.load_entry_unchecked(i, &mut self.key) };
         Some((&self.key, value))
     }
 }

@@ -98,6 +98,12 @@ impl<'a> TreeCursor<'a> {
         self.leaf.map(|leaf| (leaf, self.index))
     }
 
+    /// The index in the leaf of the position.
+    #[inline(always)]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// The first index of the leaf of the position that is read.
     #[inline(always)]
     pub fn first(&self) -> usize {
@@ -111,11 +117,13 @@ impl<'a> TreeCursor<'a> {
         leaf.load_suffix(index, &mut self.key);
     }
 
-    /// Moves to a neighbour within the leaf.
+    /// Moves to a neighbour within the leaf. Returns what is stored there.
     #[inline(always)]
-    pub fn step_to(&mut self, index: usize) {
+    pub fn step_to(&mut self, index: usize) -> Stored<'a> {
         self.ask_along(1);
-        self.set_index(index);
+        self.index = index;
+        let leaf = self.leaf.as_ref().expect("the cursor is positioned");
+        leaf.load_entry(index, &mut self.key)
     }
 
     /// Moves within the leaf, but for the key: [`load_key`](TreeCursor::load_key) has to follow before it is asked for.
