@@ -22,6 +22,10 @@ use crate::{
     tree::TreeCursor,
 };
 use lockstep::Lockstep;
+use smallvec::SmallVec;
+
+/// So many sources need no memory of their own.
+const SOURCES_EXPECTED: usize = 4;
 
 /// An ordered position in a keyspace, from [`Snapshot::cursor`](crate::Snapshot::cursor) or
 /// [`WriteTxn::cursor`](crate::WriteTxn::cursor). Moves return whether they found an entry; an error leaves the cursor
@@ -79,7 +83,7 @@ pub struct Cursor<'a> {
     /// With a position in the tree: entries of the leaf that follow one another without an entry of a layer between them.
     run: Range<usize>,
     /// The sources that stand on a key, as their keys follow one another; in no order if the position was found ahead.
-    order: Vec<At>,
+    order: SmallVec<[At; SOURCES_EXPECTED]>,
     /// How many of them stand on the position's key, if it was not found ahead.
     sharing: usize,
     /// What was found ahead.
@@ -144,7 +148,7 @@ impl<'a> Cursor<'a> {
             forward: true,
             has_ranges,
             run: 0..0,
-            order: Vec::new(),
+            order: SmallVec::new(),
             sharing: 1,
             lockstep: Lockstep::new(),
             lead: 0,

@@ -672,7 +672,7 @@ impl<'a> Cursor<'a> {
             let cursor = &mut self.layers[layer].cursor;
             cursor.pass_coming(passed);
             if passes_last && !cursor.step(self.forward) {
-                self.order.retain(|&source| source != At::Layer(layer));
+                self.order.retain(|source| *source != At::Layer(layer));
             }
         }
         let goes_on = match self.order[..] {

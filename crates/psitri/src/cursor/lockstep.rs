@@ -199,7 +199,7 @@ impl<'a> Cursor<'a> {
         };
         match moved {
             Ok(true) => {}
-            Ok(false) => self.order.retain(|&source| source != At::Tree),
+            Ok(false) => self.order.retain(|source| *source != At::Tree),
             Err(error) => {
                 self.at = At::Nowhere;
                 return Err(error);
@@ -312,8 +312,8 @@ impl<'a> Cursor<'a> {
         }
         if has_ended {
             let layers = &self.layers;
-            self.order.retain(|&source| match source {
-                At::Layer(layer) => layers[layer].cursor.is_valid(),
+            self.order.retain(|source| match source {
+                At::Layer(layer) => layers[*layer].cursor.is_valid(),
                 _ => true,
             });
         }

@@ -63,6 +63,8 @@ pub enum LeafEncoding {
 /// Room that a suffix is written into, at least.
 pub(super) const SUFFIX_BYTES_MIN: usize = 8;
 const _: () = assert!(SUFFIX_BYTES_MIN <= TAIL_BYTES);
+/// Most suffixes take no more.
+const SUFFIX_BYTES_EXPECTED: usize = 32;
 
 /// Copies a suffix of a leaf, for most lengths without a branch on it: they differ from entry to entry.
 ///
@@ -531,6 +533,8 @@ impl<'a> Leaf<'a> {
     #[inline]
     pub fn load_prefix(&self, out: &mut Vec<u8>) {
         out.clear();
+        // Once for both parts of most keys.
+        out.reserve(self.prefix_bytes as usize + SUFFIX_BYTES_EXPECTED);
         out.extend_from_slice(self.key_prefix());
     }
 
