@@ -5,6 +5,7 @@
 pub(crate) const LINE_BYTES: usize = 64;
 const AHEAD_LINES_MAX: usize = 4;
 /// So many lines are asked for at once where more follow: a processor has room for a dozen misses, and waits with more.
+#[cfg(not(loom))]
 const PART_LINES: usize = 8;
 
 /// Asks for the cache line of an address, whatever is there. A hint: where there is no such instruction, nothing happens.
@@ -30,6 +31,7 @@ pub(crate) fn ahead(end: *const u8, bytes: usize) {
 }
 
 /// Lines that follow one another, to be asked for part by part while something else is read.
+#[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct Lines {
     /// An address, of which nothing is read.
@@ -37,6 +39,7 @@ pub(crate) struct Lines {
     left: usize,
 }
 
+#[cfg(not(loom))]
 impl Lines {
     pub const NONE: Lines = Lines { next: 0, left: 0 };
 
@@ -84,7 +87,7 @@ impl Lines {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
